@@ -1,0 +1,53 @@
+"""Grids: what is a legal one, and what makes two of them equal.
+
+A grid is a (height, width) array of colors 0..9, 1 to 30 cells a side.
+"""
+
+from typing import Any
+
+import numpy as np
+from jaxtyping import UInt8
+
+Grid = UInt8[np.ndarray, "_ _"]  # (height, width)
+
+NUM_COLORS = 10
+MAX_SIDE = 30
+
+
+def parse_grid(value: Any, where: str) -> Grid:
+    """A grid from the nested lists of a JSON file.
+
+    Raises:
+        ValueError: naming ``where``, the row and column (from 0) and what was expected.
+    """
+    if not isinstance(value, list) or not value:
+        raise ValueError(f"{where}: expected a list of 1 to {MAX_SIDE} rows, got {_shown(value)}")
+    if len(value) > MAX_SIDE:
+        raise ValueError(f"{where}: expected at most {MAX_SIDE} rows, got {len(value)}")
+    for r, row in enumerate(value):
+        if not isinstance(row, list) or not 1 <= len(row) <= MAX_SIDE:
+            raise ValueError(
+                f"{where}, row {r}: expected a list of 1 to {MAX_SIDE} cells, got {_shown(row)}"
+            )
+        if len(row) != len(value[0]):
+            raise ValueError(
+                f"{where}, row {r}: expected {len(value[0])} cells as in row 0, got {len(row)}"
+            )
+        for c, cell in enumerate(row):
+            # bool is a subclass of int, and numpy would round 1.5 to 1
+            if type(cell) is not int or not 0 <= cell < NUM_COLORS:
+                raise ValueError(
+                    f"{where}, row {r}, column {c}: expected an integer 0..{NUM_COLORS - 1}, "
+                    f"got {_shown(cell)}"
+                )
+    return np.array(value, dtype=np.uint8)
+
+
+def grid_key(grid: Grid) -> tuple[tuple[int, ...], bytes]:
+    """A grid's identity: shape and bytes (a 1 x 4 and a 2 x 2 grid can have equal bytes)."""
+    return grid.shape, grid.astype(np.uint8).tobytes()
+
+
+def _shown(value: Any) -> str:
+    text = f"a list of {len(value)}" if isinstance(value, list) else repr(value)
+    return text if len(text) <= 40 else text[:37] + "..."
