@@ -1,0 +1,1 @@
+"""Hierarchical recurrent reasoning with DeepLoop residual scaling; knows tokens, not ARC."""

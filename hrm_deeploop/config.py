@@ -1,0 +1,118 @@
+"""The meaning of a model's and a training run's settings: frozen, strict, checked once.
+
+Values live in ``configs/*.yaml``; keys keep HRM's names where the concept is HRM's. An unknown key
+is an error, and so is a value of another type than the one asked for.
+"""
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from hrm_deeploop.scaling import RULES, Count, Rule, RuleName
+
+
+class StrictConfig(BaseModel):
+    """Base of every configuration: immutable, no unknown keys, no silent conversions."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class ModelConfig(StrictConfig):
+    """Architecture and halting of one HRM."""
+
+    H_cycles: int = Field(ge=1)  # C: cycles of a forward
+    L_cycles: int = Field(ge=1)  # C_L: updates of z_L in a cycle
+    H_layers: int = Field(ge=1)  # K_H: physical blocks of H
+    L_layers: int = Field(ge=1)  # K_L
+    hidden_size: int = Field(ge=1)
+    num_heads: int = Field(ge=1)
+    expansion: float = Field(gt=0)  # the MLP is 2/3 of expansion * hidden_size wide, rounded up to
+    mlp_multiple_of: int = Field(ge=1)  # a multiple of this (256 in HRM)
+    pos_encodings: Literal["rope", "learned"]
+    rope_theta: float = Field(gt=0)
+    rms_norm_eps: float = Field(gt=0)
+    puzzle_emb_ndim: int = Field(ge=0)  # 0: no puzzle embedding
+    halt_max_steps: int = Field(ge=1)  # segments an example may run
+    halt_exploration_prob: float = Field(ge=0, le=1)
+    q_target: Literal["halt_only", "bootstrap"]
+
+    @model_validator(mode="after")
+    def _heads_fit(self) -> "ModelConfig":
+        if self.hidden_size % self.num_heads:
+            raise ValueError(
+                f"hidden_size={self.hidden_size} must be a multiple of num_heads={self.num_heads}"
+            )
+        if self.pos_encodings == "rope" and self.head_dim % 2:
+            raise ValueError(
+                f"hidden_size={self.hidden_size} with num_heads={self.num_heads} gives an odd head "
+                f"size of {self.head_dim}; pos_encodings=rope turns pairs and needs an even one"
+            )
+        return self
+
+    @property
+    def head_dim(self) -> int:
+        return self.hidden_size // self.num_heads
+
+    @property
+    def mlp_width(self) -> int:
+        """Inner width of the MLP: 2/3 of expansion * hidden_size, rounded up (HRM)."""
+        wanted = round(self.expansion * self.hidden_size * 2 / 3)
+        return -(-wanted // self.mlp_multiple_of) * self.mlp_multiple_of
+
+    @property
+    def num_puzzle_tokens(self) -> int:
+        """Positions that the puzzle embedding takes in front of the canvas."""
+        return -(-self.puzzle_emb_ndim // self.hidden_size)
+
+    @property
+    def num_q_values(self) -> int:
+        """Outputs of the Q head: halt, and under ``bootstrap`` continue."""
+        return 2 if self.q_target == "bootstrap" else 1
+
+
+class ScalingConfig(StrictConfig):
+    """Which residual scaling; exponents and count belong to ``rule: custom`` alone."""
+
+    rule: RuleName
+    p_H: float | None = Field(default=None, ge=0)
+    p_L: float | None = Field(default=None, ge=0)
+    count: Count | None = None
+
+    @model_validator(mode="after")
+    def _custom_has_all_three(self) -> "ScalingConfig":
+        given = {"p_H": self.p_H, "p_L": self.p_L, "count": self.count}
+        if self.rule == "custom":
+            missing = [name for name, value in given.items() if value is None]
+            if missing:
+                raise ValueError(f"rule=custom needs {', '.join(missing)}")
+        else:
+            extra = [f"{name}={value}" for name, value in given.items() if value is not None]
+            if extra:
+                raise ValueError(
+                    f"rule={self.rule} fixes its own values; {', '.join(extra)} "
+                    "is allowed with rule=custom only"
+                )
+        return self
+
+    def resolve(self) -> Rule:
+        """The rule's exponents and count."""
+        if self.p_H is not None and self.p_L is not None and self.count is not None:
+            return Rule(p_H=self.p_H, p_L=self.p_L, count=self.count)
+        return RULES[self.rule]
+
+
+class OptimConfig(StrictConfig):
+    """Optimisers, learning-rate schedule and weight averaging."""
+
+    optimizer: Literal["adam_atan2", "adamw"]
+    global_batch_size: int = Field(ge=1)
+    lr: float = Field(gt=0)
+    lr_warmup_steps: int = Field(ge=0)
+    lr_min_ratio: float = Field(ge=0, le=1)  # where the decay ends, as a share of lr
+    lr_decay_fraction: float = Field(gt=0, le=1)  # cosine over this last share of the run
+    beta1: float = Field(ge=0, lt=1)
+    beta2: float = Field(ge=0, lt=1)
+    weight_decay: float = Field(ge=0)
+    puzzle_emb_lr: float = Field(ge=0)
+    puzzle_emb_weight_decay: float = Field(ge=0)
+    ema_rate: float | None = Field(gt=0, lt=1)  # null: evaluate the raw weights

@@ -1,0 +1,104 @@
+"""The machine: which device, which dtype, which rank. The only file that names a device.
+
+``torchrun`` starts one process per rank and describes the group in the environment; without it
+there is one rank and no process group.
+"""
+
+import os
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+DeviceName = Literal["auto", "cuda", "mps", "cpu"]
+DtypeName = Literal["auto", "bfloat16", "float32", "float64"]
+
+
+def choose_device(name: DeviceName) -> torch.device:
+    """``auto`` takes cuda, then mps, then cpu.
+
+    Raises:
+        ValueError: if the named device is not there.
+    """
+    available = {
+        "cuda": torch.cuda.is_available(),
+        "mps": torch.backends.mps.is_available(),
+        "cpu": True,
+    }
+    if name == "auto":
+        name = next(candidate for candidate, there in available.items() if there)
+    if not available[name]:
+        there = ", ".join(candidate for candidate, is_there in available.items() if is_there)
+        raise ValueError(f"device={name}: not available on this machine, which has {there}")
+    if name == "cuda":
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+        return torch.device("cuda", torch.cuda.current_device())
+    return torch.device(name)
+
+
+def choose_dtype(name: DtypeName, device: torch.device) -> torch.dtype:
+    """``auto`` takes bfloat16 where the machine computes in it, else float32."""
+    if name != "auto":
+        return getattr(torch, name)
+    if device.type == "cuda":
+        return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float32
+    if device.type == "cpu":
+        return torch.bfloat16 if _cpu_has_bfloat16() else torch.float32
+    return torch.float32
+
+
+def _cpu_has_bfloat16() -> bool:
+    # Emulated bfloat16 is slower than float32, so ask for the instructions themselves.
+    capabilities = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
+    return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ranks:
+    """This process's place among those that train together."""
+
+    device: torch.device
+    rank: int = 0
+    world_size: int = 1
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this process writes files and shows progress."""
+        return self.rank == 0
+
+    def sum(self, tensor: Tensor) -> Tensor:
+        """Sum over the ranks, in place."""
+        if self.world_size > 1:
+            dist.all_reduce(tensor)
+        return tensor
+
+    def gather_rows(self, tensor: Tensor) -> Tensor:
+        """The ranks' equally long tensors, one after another."""
+        if self.world_size == 1:
+            return tensor
+        parts = [torch.empty_like(tensor) for _ in range(self.world_size)]
+        dist.all_gather(parts, tensor.contiguous())
+        return torch.cat(parts)
+
+    def barrier(self) -> None:
+        """Wait until every rank is here."""
+        if self.world_size > 1:
+            dist.barrier()
+
+
+def join_ranks(device_name: DeviceName) -> Ranks:
+    """Choose the device and, under ``torchrun``, join its process group."""
+    device = choose_device(device_name)
+    world_size = int(os.environ.get("WORLD_SIZE", "1"))
+    if world_size == 1:
+        return Ranks(device=device)
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    return Ranks(device=device, rank=dist.get_rank(), world_size=world_size)
+
+
+def leave_ranks(ranks: Ranks) -> None:
+    """Undo ``join_ranks``."""
+    if ranks.world_size > 1:
+        dist.destroy_process_group()

@@ -1,0 +1,99 @@
+"""Deep supervision over segments with a learned halt (adaptive computation time).
+
+Every slot of the batch holds an example and its latent state. After each segment the slot may
+halt; then the next step puts a fresh example and the initial state into it. As in HRM:
+
+    bootstrap   halts when q_halt > q_continue; q_continue learns from one more forward
+    halt_only   halts when q_halt > 0 (TRM, arXiv:2510.04871); no further forward
+
+With probability ``halt_exploration_prob`` a row must run at least uniform{2..max} segments.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from hrm_deeploop.recurrence import LatentState
+
+
+class Batch(NamedTuple):
+    """Examples as tokens; a label of PAD carries no loss."""
+
+    inputs: Int[Tensor, "batch seq"]
+    labels: Int[Tensor, "batch seq"]
+    puzzle_ids: Int[Tensor, " batch"]
+
+    def to(self, device: torch.device) -> "Batch":
+        return Batch(*(tensor.to(device, non_blocking=True) for tensor in self))
+
+
+class Carry(NamedTuple):
+    """What the batch's slots hold between two segments."""
+
+    state: LatentState
+    steps: Int[Tensor, " batch"]  # segments run by the slot's example
+    halted: Bool[Tensor, " batch"]
+    batch: Batch
+
+
+def empty_carry(batch: Batch, initial: LatentState) -> Carry:
+    """A carry whose slots have all halted, so that the first step fills every one."""
+    num_rows = len(batch.inputs)
+    return Carry(
+        state=initial,
+        steps=torch.zeros(num_rows, dtype=torch.int64, device=batch.inputs.device),
+        halted=torch.ones(num_rows, dtype=torch.bool, device=batch.inputs.device),
+        batch=batch,
+    )
+
+
+def refill(carry: Carry, fresh: Batch, initial: LatentState) -> Carry:
+    """Put each halted slot's example of ``fresh`` and the initial state into it."""
+
+    def choose(new: Tensor, old: Tensor) -> Tensor:
+        return torch.where(carry.halted.view(-1, *[1] * (old.ndim - 1)), new, old)
+
+    return Carry(
+        state=LatentState(*map(choose, initial, carry.state)),
+        steps=torch.where(carry.halted, 0, carry.steps),
+        halted=torch.zeros_like(carry.halted),
+        batch=Batch(*map(choose, fresh, carry.batch)),
+    )
+
+
+def min_segments(
+    num_rows: int, *, max_steps: int, exploration_prob: float, rng: np.random.Generator
+) -> Int[Tensor, " batch"]:
+    """Segments that each row must run before it may halt: 1, or uniform{2..max} when exploring."""
+    explores = rng.random(num_rows) < exploration_prob
+    drawn = rng.integers(2, max_steps + 1, num_rows) if max_steps > 1 else 1
+    return torch.from_numpy(np.where(explores, drawn, 1))
+
+
+def decide_halt(
+    q_halt: Float[Tensor, " batch"],
+    q_continue: Float[Tensor, " batch"] | None,
+    steps: Int[Tensor, " batch"],
+    at_least: Int[Tensor, " batch"],
+    *,
+    max_steps: int,
+) -> Bool[Tensor, " batch"]:
+    """Which rows stop after ``steps`` segments; without a continue value it counts as 0."""
+    wants_to = q_halt > (0 if q_continue is None else q_continue)
+    return (steps >= max_steps) | (wants_to & (steps >= at_least))
+
+
+def continue_target(
+    next_q_halt: Float[Tensor, " batch"],
+    next_q_continue: Float[Tensor, " batch"],
+    is_last: Bool[Tensor, " batch"],
+) -> Float[Tensor, " batch"]:
+    """The value of going on: the better of the next segment's two choices, as a probability.
+
+    Where the row is at its last segment the next one could only halt (HRM).
+    """
+    best = torch.where(is_last, next_q_halt, torch.maximum(next_q_halt, next_q_continue))
+    return torch.sigmoid(best)

@@ -1,0 +1,96 @@
+"""The parts of a block: linear map, rotary positions, attention, SwiGLU.
+
+Parameters are kept in float32 and cast to the dtype of what they are applied to, so the dtype of
+the embedded input decides the dtype of the whole forward. Parameters are created uninitialised:
+every initial value is set in ``init.py``.
+"""
+
+import torch
+import torch.nn.functional as F
+from einops import rearrange
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from hrm_deeploop.attention import AttentionFunction
+
+Latent = Float[Tensor, "batch seq dim"]
+
+
+class Linear(nn.Module):
+    """x W^T (+ b) in the dtype of x; the weight is (out, in)."""
+
+    def __init__(self, in_features: int, out_features: int, *, bias: bool = False) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(out_features, in_features))
+        self.bias = nn.Parameter(torch.empty(out_features)) if bias else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        bias = None if self.bias is None else self.bias.to(x.dtype)
+        return F.linear(x, self.weight.to(x.dtype), bias)
+
+
+class Rotary(nn.Module):
+    """Rotary position embedding (Su et al. 2021, arXiv:2104.09864), halves rotated as in HRM.
+
+    Pairs are (i, i + head_dim / 2), angles position * theta^(-2 i / head_dim).
+    """
+
+    def __init__(self, head_dim: int, num_positions: int, theta: float) -> None:
+        super().__init__()
+        frequency = theta ** (-torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim)
+        angle = torch.outer(torch.arange(num_positions, dtype=torch.float32), frequency)
+        angle = angle[:, None, None]  # (positions, 1, 1, head_dim / 2), to broadcast over heads
+        self.register_buffer("cos", torch.cat((angle, angle), -1).cos(), persistent=False)
+        # The sign of the rotated half is folded in: rotate(x) = cat(-x2, x1).
+        self.register_buffer("sin", torch.cat((-angle.sin(), angle.sin()), -1), persistent=False)
+        self.cos: Tensor
+        self.sin: Tensor
+
+    def forward(
+        self, x: Float[Tensor, "batch seq kind head head_dim"]
+    ) -> Float[Tensor, "batch seq kind head head_dim"]:
+        """Turn queries and keys; computed in float32 (or wider), returned in the dtype of x."""
+        wide = x.to(torch.promote_types(x.dtype, self.cos.dtype))
+        x1, x2 = wide.chunk(2, dim=-1)
+        return torch.addcmul(wide * self.cos, torch.cat((x2, x1), -1), self.sin).to(x.dtype)
+
+
+class Attention(nn.Module):
+    """Bidirectional multi-head self-attention without biases.
+
+    ``qkv_proj`` is fused; its rows are the queries of all heads, then keys, then values.
+    """
+
+    def __init__(self, hidden_size: int, num_heads: int, attend: AttentionFunction) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.attend = attend
+        self.qkv_proj = Linear(hidden_size, 3 * hidden_size)
+        self.o_proj = Linear(hidden_size, hidden_size)
+
+    def forward(self, x: Latent, rotary: Rotary | None) -> Latent:
+        qkv = rearrange(
+            self.qkv_proj(x), "b s (kind h d) -> b s kind h d", kind=3, h=self.num_heads
+        )
+        query_key, value = qkv.split((2, 1), dim=2)
+        if rotary is not None:
+            query_key = rotary(query_key)
+        query, key = rearrange(query_key, "b s kind h d -> kind b h s d")
+        value = rearrange(value, "b s 1 h d -> b h s d")
+        return self.o_proj(rearrange(self.attend(query, key, value), "b h s d -> b s (h d)"))
+
+
+class SwiGLU(nn.Module):
+    """down(silu(gate(x)) * up(x)) (Shazeer 2020, arXiv:2002.05202).
+
+    ``gate_up_proj`` is fused; its rows are the gate, then up.
+    """
+
+    def __init__(self, hidden_size: int, width: int) -> None:
+        super().__init__()
+        self.gate_up_proj = Linear(hidden_size, 2 * width)
+        self.down_proj = Linear(width, hidden_size)
+
+    def forward(self, x: Latent) -> Latent:
+        gate, up = self.gate_up_proj(x).chunk(2, dim=-1)
+        return self.down_proj(F.silu(gate) * up)

@@ -1,0 +1,89 @@
+"""Where a run's numbers go: ``metrics.jsonl`` always, Weights & Biases when asked for."""
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from netrc import NetrcParseError, netrc
+from pathlib import Path
+from typing import Any, Literal
+
+LoggerName = Literal["none", "wandb"]
+WANDB_HOST = "api.wandb.ai"
+
+
+class MetricsLog:
+    """Appends one JSON object a line to ``path``; a resumed run drops lines after its step.
+
+    Names carry their split: ``train/lm_loss``.
+    """
+
+    def __init__(self, path: Path, *, resumed_step: int = 0, wandb_run: Any = None) -> None:
+        self._wandb_run = wandb_run
+        path.parent.mkdir(parents=True, exist_ok=True)
+        kept = [row for row in read_metrics(path) if row["step"] <= resumed_step]
+        partial = path.with_name(path.name + ".partial")
+        partial.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
+        partial.rename(path)
+        self._file = path.open("a", encoding="utf-8")
+
+    def write(self, row: Mapping[str, float | int]) -> None:
+        """Log one row; it must hold ``step``."""
+        self._file.write(json.dumps(row) + "\n")
+        self._file.flush()
+        if self._wandb_run is not None:
+            self._wandb_run.log(dict(row), step=row["step"])
+
+    def close(self) -> None:
+        self._file.close()
+        if self._wandb_run is not None:
+            self._wandb_run.finish()
+
+
+@contextmanager
+def open_log(
+    path: Path,
+    *,
+    is_main: bool,
+    logger: LoggerName,
+    config: Mapping[str, Any],
+    resumed_step: int,
+) -> Iterator[MetricsLog | None]:
+    """The log of a run on its main rank, closed at the end; None on the other ranks."""
+    if not is_main:
+        yield None
+        return
+    wandb_run = start_wandb(path.parent, config) if logger == "wandb" else None
+    log = MetricsLog(path, resumed_step=resumed_step, wandb_run=wandb_run)
+    try:
+        yield log
+    finally:
+        log.close()
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """The rows of a ``metrics.jsonl``; a last line that a killed run left unfinished is dropped."""
+    if not path.exists():
+        return []
+    lines = path.read_text(encoding="utf-8").split("\n")
+    return [json.loads(line) for line in lines[:-1]]
+
+
+def start_wandb(directory: Path, config: Mapping[str, Any]) -> Any:
+    """A Weights & Biases run in ``directory``: online with a key, else offline, never a prompt."""
+    import wandb
+
+    directory.mkdir(parents=True, exist_ok=True)
+    mode = os.environ.get("WANDB_MODE") or ("online" if _has_wandb_key() else "offline")
+    return wandb.init(
+        project="hrm_deeploop", name=directory.name, dir=directory, config=dict(config), mode=mode
+    )
+
+
+def _has_wandb_key() -> bool:
+    if os.environ.get("WANDB_API_KEY"):
+        return True
+    try:
+        return netrc().authenticators(WANDB_HOST) is not None
+    except (OSError, NetrcParseError):
+        return False

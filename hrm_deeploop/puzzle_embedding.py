@@ -1,0 +1,41 @@
+"""The puzzle-embedding table and its sparse optimiser.
+
+One row per puzzle, up to a million of them, of which a batch reads a few hundred. The table is
+therefore no parameter of the network: it stays out of its optimiser, its averaged copy and the
+broadcasts of DistributedDataParallel. A step looks up the batch's rows, differentiates with
+respect to those vectors and applies SignSGD to the rows that occurred (as in HRM):
+
+    row <- (1 - lr * weight_decay) * row - lr * sign(sum of the row's gradients)
+"""
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+
+class PuzzleEmbedding(nn.Module):
+    """Table of ``num_puzzles`` vectors of ``ndim`` numbers, all zero at first (HRM)."""
+
+    def __init__(self, num_puzzles: int, ndim: int) -> None:
+        super().__init__()
+        self.register_buffer("weight", torch.zeros(num_puzzles, ndim))
+        self.weight: Tensor
+
+    def lookup(self, puzzle_ids: Int[Tensor, " batch"]) -> Float[Tensor, "batch ndim"]:
+        """A copy of the rows, as a leaf that collects their gradient when grad is enabled."""
+        return self.weight[puzzle_ids].requires_grad_(torch.is_grad_enabled())
+
+    @torch.no_grad()
+    def sign_sgd_step(
+        self,
+        puzzle_ids: Int[Tensor, " batch"],
+        grad: Float[Tensor, "batch ndim"],
+        *,
+        lr: float,
+        weight_decay: float,
+    ) -> None:
+        """Update the rows in ``puzzle_ids``; a row that occurs twice sums its gradients first."""
+        rows, position = puzzle_ids.unique(return_inverse=True)
+        total = grad.new_zeros(len(rows), grad.shape[1]).index_add_(0, position, grad)
+        updated = self.weight[rows] * (1 - lr * weight_decay) - lr * total.sign()
+        self.weight[rows] = updated

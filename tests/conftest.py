@@ -1,0 +1,99 @@
+"""Shared small things: a tiny model's configuration and its parts."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from hrm_deeploop.config import ModelConfig, OptimConfig
+from hrm_deeploop.model import HRM
+from hrm_deeploop.scaling import RULES
+
+DATA = Path(__file__).parent / "data"
+
+
+@pytest.fixture(scope="session")
+def data_dir() -> Path:
+    return DATA
+
+
+@pytest.fixture
+def model_config():
+    """Makes a tiny ModelConfig; keyword arguments replace its values."""
+
+    def make(**changes) -> ModelConfig:
+        values = dict(
+            H_cycles=2,
+            L_cycles=2,
+            H_layers=1,
+            L_layers=1,
+            hidden_size=16,
+            num_heads=2,
+            expansion=4.0,
+            mlp_multiple_of=8,
+            pos_encodings="rope",
+            rope_theta=10000.0,
+            rms_norm_eps=1e-5,
+            puzzle_emb_ndim=16,
+            halt_max_steps=3,
+            halt_exploration_prob=0.1,
+            q_target="halt_only",
+        )
+        return ModelConfig(**{**values, **changes})
+
+    return make
+
+
+@pytest.fixture
+def optim_config():
+    """Makes an OptimConfig; keyword arguments replace its values."""
+
+    def make(**changes) -> OptimConfig:
+        values = dict(
+            optimizer="adamw",
+            global_batch_size=8,
+            lr=1e-3,
+            lr_warmup_steps=0,
+            lr_min_ratio=1.0,
+            lr_decay_fraction=1.0,
+            beta1=0.9,
+            beta2=0.95,
+            weight_decay=0.1,
+            puzzle_emb_lr=1e-2,
+            puzzle_emb_weight_decay=0.1,
+            ema_rate=0.9,
+        )
+        return OptimConfig(**{**values, **changes})
+
+    return make
+
+
+@pytest.fixture
+def make_network(model_config):
+    """Makes an HRM of 12 tokens on 9 positions; keyword arguments go to ModelConfig or HRM."""
+
+    def make(*, rule="deeploop", gradient="last_cycle", seed=0, dtype=torch.float32, **changes):
+        return HRM(
+            model_config(**changes),
+            vocab_size=12,
+            seq_len=9,
+            rule=RULES[rule],
+            gradient=gradient,
+            dtype=dtype,
+            generator=torch.Generator().manual_seed(seed),
+        )
+
+    return make
+
+
+@pytest.fixture
+def make_batch():
+    """Makes (inputs, labels, puzzle ids) of random tokens on 9 positions."""
+
+    def make(num_rows=4, *, num_puzzles=5, seed=0):
+        generator = torch.Generator().manual_seed(seed)
+        inputs = torch.randint(0, 12, (num_rows, 9), generator=generator)
+        labels = torch.randint(0, 12, (num_rows, 9), generator=generator)
+        return inputs, labels, torch.randint(0, num_puzzles, (num_rows,), generator=generator)
+
+    return make

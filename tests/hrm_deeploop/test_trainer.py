@@ -1,0 +1,195 @@
+"""The trainer: deterministic, resumable, and equal to one step computed by hand."""
+
+import numpy as np
+import pytest
+import torch
+
+from hrm_deeploop.checkpoint import load_into, load_training_state, save_checkpoint
+from hrm_deeploop.device import Ranks
+from hrm_deeploop.halting import Batch
+from hrm_deeploop.losses import correctness, segment_loss
+from hrm_deeploop.metrics import MetricsLog, read_metrics
+from hrm_deeploop.puzzle_embedding import PuzzleEmbedding
+from hrm_deeploop.trainer import SUMS, Trainer, fit
+
+NUM_PUZZLES = 5
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def make_trainer(make_network, optim_config):
+    def make(*, total_steps=20, network=None, optim=None, seed=0):
+        network = network or make_network()
+        table = PuzzleEmbedding(NUM_PUZZLES, network.config.puzzle_emb_ndim)
+        config = optim or optim_config()
+        return Trainer(
+            network, table, config, total_steps=total_steps, seed=seed, ranks=Ranks(device=CPU)
+        )
+
+    return make
+
+
+def draw(step: int) -> Batch:
+    rng = np.random.default_rng((7, step))
+    inputs = torch.from_numpy(rng.integers(0, 12, (8, 9)))
+    return Batch(
+        inputs=inputs,
+        labels=(inputs + 1) % 12,  # learnable
+        puzzle_ids=torch.from_numpy(rng.integers(0, NUM_PUZZLES, 8)),
+    )
+
+
+def all_weights(trainer):
+    return {
+        f"{stem}.{name}": tensor
+        for stem, module in trainer.modules().items()
+        for name, tensor in module.state_dict().items()
+    }
+
+
+def assert_equal_weights(first, second):
+    ours, theirs = all_weights(first), all_weights(second)
+    assert ours.keys() == theirs.keys()
+    for name, tensor in ours.items():
+        assert torch.equal(tensor, theirs[name]), name
+
+
+def run(trainer, until, log=None):
+    fit(
+        trainer,
+        draw,
+        log,
+        until=until,
+        log_every=5,
+        checkpoint_every=None,
+        save=lambda: None,
+        title="test",
+    )
+
+
+def test_two_runs_with_one_seed_have_equal_weights(make_trainer):
+    first, second = make_trainer(), make_trainer()
+    run(first, 12)
+    run(second, 12)
+    assert_equal_weights(first, second)
+    assert not torch.equal(first.puzzle_embedding.weight, torch.zeros(NUM_PUZZLES, 16))
+
+
+def test_a_step_is_the_gradient_of_the_mean_loss(make_trainer, make_network, optim_config):
+    """One AdamW step from zero moments moves every entry by lr times the gradient's sign."""
+    optim = optim_config(weight_decay=0.0, lr=1e-3, puzzle_emb_weight_decay=0.0)
+    trainer, twin = make_trainer(optim=optim), make_network()
+    batch = draw(0)
+    sums = dict(zip(SUMS, trainer.train_step(batch).tolist(), strict=True))
+
+    vectors = torch.zeros(8, 16, requires_grad=True)
+    out = twin(twin.initial_state(8), batch.inputs, vectors)
+    exact = correctness(out.logits, batch.labels).exact
+    loss = segment_loss(out.logits, batch.labels, exact, out.q_halt)
+    (loss.total / 8).backward()
+    assert sums["lm_loss"] == pytest.approx(loss.lm.item())
+    assert sums["q_halt_loss"] == pytest.approx(loss.q_halt.item())
+    for name, parameter in twin.named_parameters():
+        large = parameter.grad.abs() > 1e-5  # where eps = 1e-8 does not matter
+        moved = trainer.network.get_parameter(name) - parameter
+        expected = -1e-3 * parameter.grad.sign()
+        torch.testing.assert_close(moved[large], expected[large], rtol=1e-2, atol=1e-6, msg=name)
+    for puzzle in range(NUM_PUZZLES):
+        summed = vectors.grad[batch.puzzle_ids == puzzle].sum(0)
+        assert torch.equal(trainer.puzzle_embedding.weight[puzzle], -1e-2 * summed.sign())
+
+
+def test_training_learns_and_counts_what_it_did(make_trainer, optim_config, tmp_path):
+    trainer = make_trainer(total_steps=150, optim=optim_config(lr=1e-2))
+    log = MetricsLog(tmp_path / "metrics.jsonl")
+    run(trainer, 150, log)
+    log.close()
+    rows = read_metrics(tmp_path / "metrics.jsonl")
+    assert [row["step"] for row in rows] == list(range(5, 151, 5))
+    assert rows[-1]["train/lm_loss"] < 0.3 * rows[0]["train/lm_loss"]
+    assert rows[-1]["train/examples_drawn"] == 150 * 8
+    finished = rows[-1]["train/examples_finished"]
+    assert 150 * 8 / 3 - 8 <= finished <= 150 * 8  # at most 3 segments each
+    assert 1 <= rows[-1]["train/segments"] <= 3
+
+
+def test_resuming_is_exact(make_trainer, tmp_path):
+    """10 steps, a checkpoint, a fresh process and 10 more equal 20, bit for bit."""
+    whole, half = make_trainer(), make_trainer()
+    run(whole, 20)
+    run(half, 10)
+    checkpoint = save_checkpoint(
+        tmp_path,
+        half.step,
+        weights={stem: module.state_dict() for stem, module in half.modules().items()},
+        training_state=half.training_state(),
+        texts={},
+    )
+    resumed = make_trainer()
+    for stem, module in resumed.modules().items():
+        load_into(module, checkpoint, stem)
+    resumed.load_training_state(load_training_state(checkpoint))
+    run(resumed, 20)
+    assert resumed.step == whole.step == 20
+    assert resumed.num_finished == whole.num_finished
+    assert_equal_weights(whole, resumed)
+    for ours, theirs in zip(resumed.carry.state, whole.carry.state, strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_a_finished_row_takes_the_next_example_of_its_slot(make_trainer, make_network):
+    trainer = make_trainer(network=make_network(halt_max_steps=1))  # every row halts at once
+    trainer.train_step(draw(0))
+    trainer.train_step(draw(1))
+    assert torch.equal(trainer.carry.batch.inputs, draw(1).inputs)
+    patient = make_trainer(network=make_network(halt_max_steps=3, halt_exploration_prob=0.0))
+    patient.train_step(draw(0))  # q_halt starts at -5: nobody halts early
+    patient.train_step(draw(1))
+    assert torch.equal(patient.carry.batch.inputs, draw(0).inputs)
+    assert patient.carry.steps.tolist() == [2] * 8
+
+
+def test_bootstrap_trains_the_continue_value(make_trainer, make_network):
+    trainer = make_trainer(network=make_network(q_target="bootstrap"))
+    before = trainer.network.q_head.bias.detach().clone()
+    sums = dict(zip(SUMS, trainer.train_step(draw(0)).tolist(), strict=True))
+    assert sums["q_continue_loss"] > 0
+    assert (trainer.network.q_head.bias != before).all()
+
+
+def test_the_average_follows_and_covers_the_network_alone(make_trainer):
+    trainer = make_trainer()
+    run(trainer, 6)
+    averaged = trainer.averaged.module
+    assert set(averaged.state_dict()) == set(trainer.network.state_dict())
+    assert not torch.equal(averaged.lm_head.weight, trainer.network.lm_head.weight)
+
+
+def test_a_model_without_puzzle_embedding_trains(make_trainer, make_network):
+    trainer = make_trainer(network=make_network(puzzle_emb_ndim=0))
+    run(trainer, 3)
+    assert trainer.step == 3
+
+
+def test_a_batch_that_ranks_cannot_share_is_refused(make_network, optim_config):
+    with pytest.raises(ValueError, match="global_batch_size=8 must be a multiple of the 3 ranks"):
+        Trainer(
+            make_network(),
+            PuzzleEmbedding(NUM_PUZZLES, 16),
+            optim_config(),
+            total_steps=1,
+            seed=0,
+            ranks=Ranks(device=CPU, rank=0, world_size=3),
+        )
+
+
+def test_the_first_steps_are_pinned(make_trainer):
+    """Loss and update of this tiny run. Other numbers mean that what a step computes has changed:
+    say so in the commit, with the values before and after."""
+    trainer = make_trainer()
+    start = trainer.network.lm_head.weight.detach().clone()
+    losses = [dict(zip(SUMS, trainer.train_step(draw(s)).tolist(), strict=True)) for s in range(3)]
+    means = [loss["lm_loss"] / 8 for loss in losses]
+    assert means == pytest.approx([2.42012739, 2.38381815, 2.36919427], rel=1e-5)
+    moved = (trainer.network.lm_head.weight - start).norm().item()
+    assert moved == pytest.approx(0.03823297, rel=1e-4)
