@@ -1,0 +1,139 @@
+"""The command line shared by all scripts: Hydra composes, pydantic checks, mistakes are one line.
+
+A script takes ``key=value`` overrides. Its effective configuration goes to stderr, its result to
+stdout; with ``output=json`` stdout is one JSON object and nothing else. A user's mistake prints one
+line and exits with 2.
+"""
+
+import difflib
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from hydra import compose, initialize_config_dir
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+CONFIG_DIR = Path(__file__).resolve().parent.parent / "configs"
+TRACEBACK_VARIABLE = "HRM_DEEPLOOP_TRACEBACK"
+USER_ERROR, INTERRUPTED = 2, 130
+
+HELP = """
+Usage: python scripts/{name}.py [key=value ...]
+
+Groups choose a file of configs/:
+{groups}
+
+Keys and their defaults:
+{keys}
+A mistake is one line; {traceback}=1 shows where it was found.
+"""
+
+
+def launch(main: Callable[[list[str]], dict[str, Any]], name: str, doc: str | None) -> None:
+    """Run ``main`` with the command line's overrides and exit with its status.
+
+    ``main`` returns what ``output=json`` prints, and prints the text form itself.
+    """
+    overrides = sys.argv[1:]
+    try:
+        if any(argument in ("-h", "--help") for argument in overrides):
+            print((doc or "").strip() + "\n" + _help(name))
+            return
+        result = main(overrides)
+        if "output=json" in overrides:
+            print(json.dumps(result))
+    except (ValueError, OSError) as error:
+        if os.environ.get(TRACEBACK_VARIABLE):
+            raise
+        print(f"{name}: {' '.join(str(error).split())}", file=sys.stderr)
+        sys.exit(USER_ERROR)
+    except KeyboardInterrupt:
+        print(f"{name}: interrupted", file=sys.stderr)
+        sys.exit(INTERRUPTED)
+
+
+def compose_config(name: str, overrides: Sequence[str]) -> dict[str, Any]:
+    """The values of ``configs/<name>.yaml`` under ``overrides``, as plain containers.
+
+    Raises:
+        ValueError: one line that names the override, and what is allowed in its place.
+    """
+    parsed = _parse(overrides)
+    with initialize_config_dir(str(CONFIG_DIR), version_base=None):
+        _check_groups(parsed)
+        try:
+            config = compose(config_name=name, overrides=list(overrides))
+            values = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
+        except (HydraException, OmegaConfBaseException) as error:
+            _check_keys(parsed, OmegaConf.to_container(compose(config_name=name)))
+            raise ValueError(str(error).split("\n", maxsplit=1)[0]) from error
+    assert isinstance(values, dict)
+    return {str(key): value for key, value in values.items()}
+
+
+def show_config(text: str) -> None:
+    """Print an effective configuration to stderr."""
+    print(text.rstrip(), file=sys.stderr)
+
+
+def _parse(overrides: Sequence[str]) -> list[Override]:
+    parser, parsed = OverridesParser.create(), []
+    for override in overrides:
+        try:
+            parsed.append(parser.parse_override(override))
+        except HydraException as error:
+            raise ValueError(f"{override!r}: expected key=value (see --help)") from error
+    return parsed
+
+
+def _groups() -> dict[str, list[str]]:
+    return {
+        path.name: sorted(file.stem for file in path.glob("*.yaml"))
+        for path in sorted(CONFIG_DIR.iterdir())
+        if path.is_dir()
+    }
+
+
+def _check_groups(parsed: Sequence[Override]) -> None:
+    groups = _groups()
+    for override in parsed:
+        key, value = override.key_or_group, override.value()
+        if key not in groups or value is None:
+            continue
+        for choice in value if isinstance(value, list) else [value]:
+            if choice not in groups[key]:
+                raise ValueError(
+                    f"{key}={choice}: there is no such file in configs/{key}/; "
+                    f"allowed: {', '.join(groups[key])}"
+                )
+
+
+def _check_keys(parsed: Sequence[Override], defaults: Any) -> None:
+    for override in parsed:
+        level, path = defaults, override.key_or_group.split(".")
+        if override.is_add() or override.key_or_group in _groups():
+            continue
+        for depth, part in enumerate(path):
+            if not isinstance(level, dict) or part not in level:
+                allowed = sorted(map(str, level)) if isinstance(level, dict) else []
+                near = difflib.get_close_matches(part, allowed, n=1)
+                hint = f"did you mean {near[0]}? " if near else ""
+                inside = ".".join(path[:depth]) or "the configuration"
+                raise ValueError(
+                    f"{override.input_line}: there is no key {part!r} in {inside}; "
+                    f"{hint}allowed: {', '.join(allowed) or 'none'}"
+                )
+            level = level[part]
+
+
+def _help(name: str) -> str:
+    groups = "\n".join(f"  {group}={{{','.join(files)}}}" for group, files in _groups().items())
+    keys = (CONFIG_DIR / f"{name}.yaml").read_text(encoding="utf-8")
+    return HELP.format(name=name, groups=groups, keys=keys, traceback=TRACEBACK_VARIABLE)

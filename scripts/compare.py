@@ -1,0 +1,84 @@
+"""Train arms that differ in declared overrides alone, evaluate them and print both ladders.
+
+    python scripts/compare.py experiment=mini
+    python scripts/compare.py experiment=mini arms=[vanilla,deepnorm,deeploop] total_steps=3000
+    python scripts/compare.py experiment=mini '+arms.mine=[scaling=deeploop,optim.lr=2e-3]'
+
+Arms that are already trained in run_dir are continued or used as they are.
+"""
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from eval.compare import check_declared, config_difference, format_difference
+from eval.results import format_ladders
+from hrm_deeploop.device import Ranks, choose_device
+from scripts import cli
+from scripts.evaluate import evaluate
+from scripts.run_config import RunConfig, to_yaml, validate
+from scripts.train import train
+
+COMPARISON_FILE = "comparison.json"
+ARM_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+
+
+def arm_configs(
+    overrides: list[str], arms: dict[str, list[str]], run_dir: Path
+) -> dict[str, RunConfig]:
+    """The full configuration of each arm.
+
+    Raises:
+        ValueError: if an arm's name can't be a directory's, or there are fewer than two.
+    """
+    if len(arms) < 2:
+        raise ValueError(f"arms={list(arms)}: a comparison needs at least two")
+    configs = {}
+    for name, own in arms.items():
+        if not ARM_NAME.fullmatch(name):
+            raise ValueError(f"arms.{name}: a name has letters, digits, '_', '-' and '.' only")
+        values = cli.compose_config("compare", [*overrides, *own])
+        del values["arms"], values["output"]
+        place = {"run_dir": str(run_dir / name), "resume": "auto"}
+        configs[name] = validate(RunConfig, {**values, **place})
+    return configs
+
+
+def main(overrides: list[str]) -> dict[str, Any]:
+    values = cli.compose_config("compare", overrides)
+    run_dir, arms = Path(values["run_dir"]), values["arms"]
+    configs = arm_configs(overrides, arms, run_dir)
+    difference = config_difference({name: c.model_dump() for name, c in configs.items()})
+    declared = {name: [override.split("=")[0] for override in own] for name, own in arms.items()}
+    check_declared(difference, declared)
+    first = next(iter(configs.values()))
+    cli.show_config(
+        f"# arm {next(iter(arms))}; the others differ as listed below\n{to_yaml(first)}"
+    )
+    print(format_difference(difference), file=sys.stderr)
+
+    results, ladders = {}, {}
+    device = choose_device(first.device)
+    for number, (name, config) in enumerate(configs.items(), start=1):
+        title = f"{name} ({number}/{len(configs)})"
+        checkpoint = train(config, Ranks(device=device), title=f"train {title}")
+        directory, ladders[name] = evaluate(config, checkpoint, device, title=f"predict {title}")
+        results[name] = {
+            "overrides": arms[name],
+            "run_dir": config.run_dir,
+            "evaluation": str(directory),
+            "ladder": ladders[name],
+        }
+    comparison = {"arms": results, "config_difference": difference}
+    path = run_dir / COMPARISON_FILE
+    path.write_text(json.dumps(comparison, indent=2) + "\n", encoding="utf-8")
+    if values["output"] == "text":
+        print(format_difference(difference), format_ladders(ladders), sep="\n\n")
+        print(f"written: {path}")
+    return comparison
+
+
+if __name__ == "__main__":
+    cli.launch(main, "compare", __doc__)

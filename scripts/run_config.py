@@ -1,0 +1,124 @@
+"""The whole configuration of a run, and its file."""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from pydantic import Field, ValidationError, model_validator
+from yaml import YAMLError
+
+from arc_data.config import DataConfig
+from hrm_deeploop.attention import Backend
+from hrm_deeploop.config import ModelConfig, OptimConfig, ScalingConfig, StrictConfig
+from hrm_deeploop.device import DeviceName, DtypeName
+from hrm_deeploop.metrics import LoggerName
+from hrm_deeploop.scaling import Gradient
+
+CONFIG_FILE = "config.yaml"
+
+
+class EvaluationConfig(StrictConfig):
+    """How a run is evaluated."""
+
+    votes: int | None = Field(ge=1)  # A, identity included; null: every augmentation there is
+    attempts: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(strict=False, min_length=1)]
+    batch_size: int = Field(ge=1)
+
+
+class RunConfig(StrictConfig):
+    """One training run; every key is in ``configs/train.yaml``."""
+
+    data: DataConfig
+    model: ModelConfig
+    scaling: ScalingConfig
+    gradient: Gradient
+    optim: OptimConfig
+    evaluation: EvaluationConfig
+    seed: int = Field(ge=0)
+    epochs: int = Field(ge=1)
+    total_steps: int | None = Field(ge=1)  # overrides epochs
+    run_dir: str = Field(min_length=1)
+    resume: Literal["never", "auto"]
+    stop_after: int | None = Field(ge=1)  # stop cleanly after this step
+    checkpoint_every: int | None = Field(ge=1)  # null: at the end alone
+    log_every: int = Field(ge=1)
+    logger: LoggerName
+    device: DeviceName
+    dtype: DtypeName
+    attention: Backend
+
+    @model_validator(mode="after")
+    def _votes_exist(self) -> "RunConfig":
+        if self.evaluation.votes is not None and self.evaluation.votes > self.data.num_aug + 1:
+            raise ValueError(
+                f"evaluation.votes={self.evaluation.votes}: there are {self.data.num_aug + 1} "
+                f"puzzles of a task (data.num_aug={self.data.num_aug} and the identity)"
+            )
+        return self
+
+    def num_steps(self, examples_per_epoch: int) -> int:
+        """Length of the run in optimiser steps."""
+        if self.total_steps is not None:
+            return self.total_steps
+        return max(1, self.epochs * examples_per_epoch // self.optim.global_batch_size)
+
+
+# What may differ between a run and its continuation.
+RESUMABLE_KEYS = frozenset(
+    (
+        *("run_dir", "resume", "stop_after", "checkpoint_every", "log_every", "logger", "device"),
+        *("evaluation.votes", "evaluation.attempts", "evaluation.batch_size"),
+    )
+)
+
+
+def validate(kind: type[StrictConfig], values: dict[str, Any]) -> Any:
+    """``kind(**values)``, whose first problem is one line with key, value and what is allowed."""
+    try:
+        return kind(**values)
+    except ValidationError as error:
+        problems = error.errors()
+        raise ValueError(
+            _describe(problems[0]) + (f" (and {len(problems) - 1} more)" if problems[1:] else "")
+        ) from error
+
+
+def _describe(problem: Any) -> str:
+    key = ".".join(map(str, problem["loc"]))
+    message = problem["msg"].removeprefix("Value error, ")
+    if problem["type"] == "value_error":  # our own validators name the values themselves
+        return f"{key}: {message}" if key else message
+    if problem["type"] == "extra_forbidden":
+        return f"{key}={problem['input']}: there is no such key"
+    if problem["type"] == "missing":
+        return f"{key}: a value is required"
+    return f"{key}={problem['input']}: {message[0].lower()}{message[1:]}"
+
+
+def save_config(config: RunConfig, directory: Path) -> None:
+    """Write ``config.yaml``."""
+    (directory / CONFIG_FILE).write_text(to_yaml(config), encoding="utf-8")
+
+
+def to_yaml(config: StrictConfig) -> str:
+    """The values as YAML."""
+    return OmegaConf.to_yaml(OmegaConf.create(config.model_dump(mode="json")))
+
+
+def load_config(directory: Path) -> RunConfig:
+    """The configuration of a run directory.
+
+    Raises:
+        ValueError: if there is none or it is not valid.
+    """
+    path = directory / CONFIG_FILE
+    if not path.is_file():
+        raise ValueError(f"{directory}: not a run directory, it has no {CONFIG_FILE}")
+    try:
+        values = OmegaConf.to_container(OmegaConf.load(path))
+    except (OmegaConfBaseException, YAMLError, OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path}: not a YAML file ({error})") from error
+    if not isinstance(values, dict):
+        raise ValueError(f"{path}: expected keys and values, got a {type(values).__name__}")
+    return validate(RunConfig, {str(key): value for key, value in values.items()})
