@@ -25,11 +25,10 @@ def answer_with(network: HRM, puzzle_embedding: PuzzleEmbedding) -> Answer:
 
     @torch.inference_mode()
     def answer(inputs: Tensor, puzzle_ids: Tensor) -> tuple[Tensor, Tensor]:
-        state = network.initial_state(len(inputs))
         vectors = puzzle_embedding.lookup(puzzle_ids)
-        for _ in range(network.config.halt_max_steps):
-            out = network(state, inputs, vectors)
-            state = out.state
+        out = network(network.initial_state(len(inputs)), inputs, vectors)
+        for _ in range(network.config.halt_max_steps - 1):
+            out = network(out.state, inputs, vectors)
         return out.logits.argmax(-1), torch.sigmoid(out.q_halt)
 
     return answer

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from arc_data.grid import Grid
 from arc_data.task import Task
 from eval.vote import Candidate, TestPair
 
@@ -33,21 +34,20 @@ def truth_ranks(
     """
     ranks: TruthRanks = {}
     for task in tasks:
-        outputs = [pair.output for pair in task.test]
-        if any(output is None for output in outputs):
-            continue
-        ranks[task.id] = tuple(
-            next(
-                (
-                    rank
-                    for rank, candidate in enumerate(candidates.get((task.id, i), ()), start=1)
-                    if np.array_equal(candidate.grid, output)
-                ),
-                None,
+        outputs = [pair.output for pair in task.test if pair.output is not None]
+        if len(outputs) == len(task.test):
+            ranks[task.id] = tuple(
+                _rank_of(output, candidates.get((task.id, i), ()))
+                for i, output in enumerate(outputs)
             )
-            for i, output in enumerate(outputs)
-        )
     return ranks
+
+
+def _rank_of(truth: Grid, candidates: Sequence[Candidate]) -> int | None:
+    for rank, candidate in enumerate(candidates, start=1):
+        if np.array_equal(candidate.grid, truth):
+            return rank
+    return None
 
 
 def score(ranks: TruthRanks, attempts: int | None) -> Score | None:

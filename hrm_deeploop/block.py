@@ -7,6 +7,9 @@ alpha = 1 is HRM's block: vanilla and DeepLoop run the same code (DeepLoop, arXi
 eq. 2). RMSNorm has no weight.
 """
 
+from collections.abc import Iterable, Iterator
+from typing import cast
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -39,7 +42,10 @@ class Stack(nn.Module):
         super().__init__()
         self.blocks = nn.ModuleList(blocks)
 
+    def __iter__(self) -> Iterator[Block]:
+        return iter(cast("Iterable[Block]", self.blocks))
+
     def forward(self, x: Latent, rotary: Rotary | None) -> Latent:
-        for block in self.blocks:
+        for block in self:
             x = block(x, rotary)
         return x

@@ -4,13 +4,16 @@
 there is one rank and no process group.
 """
 
+import gc
 import os
 from dataclasses import dataclass
-from typing import Literal
+from inspect import signature
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 DeviceName = Literal["auto", "cuda", "mps", "cpu"]
 DtypeName = Literal["auto", "bfloat16", "float32", "float64"]
@@ -22,7 +25,7 @@ def choose_device(name: DeviceName) -> torch.device:
     Raises:
         ValueError: if the named device is not there.
     """
-    available = {
+    available: dict[DeviceName, bool] = {
         "cuda": torch.cuda.is_available(),
         "mps": torch.backends.mps.is_available(),
         "cpu": True,
@@ -99,6 +102,27 @@ def join_ranks(device_name: DeviceName) -> Ranks:
 
 
 def leave_ranks(ranks: Ranks) -> None:
-    """Undo ``join_ranks``."""
+    """Undo ``join_ranks`` at the end of a run that succeeded.
+
+    After a failure the process just ends: the other ranks may be inside a collective, for which
+    an orderly goodbye would wait forever, and torchrun ends them.
+    """
     if ranks.world_size > 1:
+        # What still refers to the group (DDP's cycles do) would keep its threads alive until the
+        # interpreter is gone, which then aborts.
+        gc.collect()
+        dist.barrier()
         dist.destroy_process_group()
+
+
+def data_parallel(network: nn.Module, ranks: Ranks) -> nn.Module:
+    """``network`` with gradients averaged over the ranks; itself where there is one rank.
+
+    Its buffers (initial states, rotary tables) never change, so they are not sent every forward.
+    """
+    if ranks.world_size == 1:
+        return network
+    # torch 2.13 renamed the option.
+    renamed = "forward_sync_buffers" in signature(DistributedDataParallel).parameters
+    options: dict[str, Any] = {"forward_sync_buffers" if renamed else "broadcast_buffers": False}
+    return DistributedDataParallel(network, **options)

@@ -50,7 +50,7 @@ def initialize(model: "HRM", generator: torch.Generator) -> None:
 
 
 def _initialize_stack(stack: Stack, beta: float, generator: torch.Generator) -> None:
-    for block in stack.blocks:
+    for block in stack:
         attention, mlp = block.attention, block.mlp
         for linear in (attention.qkv_proj, attention.o_proj, mlp.gate_up_proj, mlp.down_proj):
             truncated_normal_(linear.weight, 1 / math.sqrt(linear.weight.shape[1]), generator)

@@ -74,9 +74,14 @@ def start_wandb(directory: Path, config: Mapping[str, Any]) -> Any:
     import wandb
 
     directory.mkdir(parents=True, exist_ok=True)
-    mode = os.environ.get("WANDB_MODE") or ("online" if _has_wandb_key() else "offline")
+    # WANDB_MODE is the user's own choice, which wandb reads itself.
+    offline = "WANDB_MODE" not in os.environ and not _has_wandb_key()
     return wandb.init(
-        project="hrm_deeploop", name=directory.name, dir=directory, config=dict(config), mode=mode
+        project="hrm_deeploop",
+        name=directory.name,
+        dir=directory,
+        config=dict(config),
+        mode="offline" if offline else None,
     )
 
 

@@ -12,11 +12,10 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 from tqdm import tqdm
 
 from hrm_deeploop.config import OptimConfig
-from hrm_deeploop.device import Ranks
+from hrm_deeploop.device import Ranks, data_parallel
 from hrm_deeploop.halting import (
     Batch,
     Carry,
@@ -90,12 +89,7 @@ class Trainer:
         self.optimizer = build_optimizer(network.parameters(), config)
         self.scheduler = build_scheduler(self.optimizer, total_steps=total_steps, config=config)
         self.averaged = average_weights(network, config.ema_rate) if config.ema_rate else None
-        # The puzzle table is not part of the network, so DDP never sees it.
-        self._forward = (
-            DistributedDataParallel(network, broadcast_buffers=False)
-            if ranks.world_size > 1
-            else network
-        )
+        self._forward = data_parallel(network, ranks)
 
     def train_step(self, fresh: Batch) -> Tensor:
         """One segment and one update; ``fresh`` is this rank's slice of the step's global batch.
@@ -149,7 +143,7 @@ class Trainer:
             return torch.stack([value.detach().float() for value in (*of_finished, *loss)])
 
     def _update(self, puzzle_ids: Tensor, puzzle_grad: Tensor | None) -> None:
-        lr_ratio = self.scheduler.get_last_lr()[0] / self.config.lr
+        lr_ratio = float(self.scheduler.get_last_lr()[0]) / self.config.lr
         self.optimizer.step()
         self.optimizer.zero_grad()
         self.scheduler.step()

@@ -30,21 +30,23 @@ Usage: python scripts/{name}.py [key=value ...]
 Groups choose a file of configs/:
 {groups}
 
-Keys and their defaults:
 {keys}
 A mistake is one line; {traceback}=1 shows where it was found.
 """
 
 
-def launch(main: Callable[[list[str]], dict[str, Any]], name: str, doc: str | None) -> None:
+def launch(
+    main: Callable[[list[str]], dict[str, Any]], name: str, doc: str | None, keys_of: Sequence[str]
+) -> None:
     """Run ``main`` with the command line's overrides and exit with its status.
 
-    ``main`` returns what ``output=json`` prints, and prints the text form itself.
+    ``main`` returns what ``output=json`` prints, and prints the text form itself. ``keys_of`` are
+    the files of configs/ that hold the script's keys, for ``--help``.
     """
     overrides = sys.argv[1:]
     try:
         if any(argument in ("-h", "--help") for argument in overrides):
-            print((doc or "").strip() + "\n" + _help(name))
+            print((doc or "").strip() + "\n" + _help(name, keys_of))
             return
         result = main(overrides)
         if "output=json" in overrides:
@@ -70,12 +72,27 @@ def compose_config(name: str, overrides: Sequence[str]) -> dict[str, Any]:
         _check_groups(parsed)
         try:
             config = compose(config_name=name, overrides=list(overrides))
-            values = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
+            missing = sorted(OmegaConf.missing_keys(config))
+            if missing:
+                raise ValueError(f"{missing[0]}: a value is required, {missing[0]}=...")
+            values = OmegaConf.to_container(config, resolve=True)
         except (HydraException, OmegaConfBaseException) as error:
             _check_keys(parsed, OmegaConf.to_container(compose(config_name=name)))
             raise ValueError(str(error).split("\n", maxsplit=1)[0]) from error
     assert isinstance(values, dict)
     return {str(key): value for key, value in values.items()}
+
+
+def take_output(values: dict[str, Any]) -> str:
+    """Remove the key ``output`` from the values and return it.
+
+    Raises:
+        ValueError: if it is neither ``text`` nor ``json``.
+    """
+    output = values.pop("output")
+    if output not in ("text", "json"):
+        raise ValueError(f"output={output}: allowed are text and json")
+    return output
 
 
 def show_config(text: str) -> None:
@@ -133,7 +150,11 @@ def _check_keys(parsed: Sequence[Override], defaults: Any) -> None:
             level = level[part]
 
 
-def _help(name: str) -> str:
+def _help(name: str, keys_of: Sequence[str]) -> str:
     groups = "\n".join(f"  {group}={{{','.join(files)}}}" for group, files in _groups().items())
-    keys = (CONFIG_DIR / f"{name}.yaml").read_text(encoding="utf-8")
+    keys = "\n".join(
+        f"Keys of configs/{file}.yaml:\n"
+        + (CONFIG_DIR / f"{file}.yaml").read_text(encoding="utf-8")
+        for file in keys_of
+    )
     return HELP.format(name=name, groups=groups, keys=keys, traceback=TRACEBACK_VARIABLE)

@@ -2,7 +2,7 @@
 
     python scripts/compare.py experiment=mini
     python scripts/compare.py experiment=mini arms=[vanilla,deepnorm,deeploop] total_steps=3000
-    python scripts/compare.py experiment=mini '+arms.mine=[scaling=deeploop,optim.lr=2e-3]'
+    python scripts/compare.py experiment=mini '+arms.mine={scaling:deeploop,optim.lr:2e-3}'
 
 Arms that are already trained in run_dir are continued or used as they are.
 """
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from eval.compare import check_declared, config_difference, format_difference
+from eval.plots import plot_ladders
 from eval.results import format_ladders
 from hrm_deeploop.device import Ranks, choose_device
 from scripts import cli
@@ -22,13 +23,14 @@ from scripts.run_config import RunConfig, to_yaml, validate
 from scripts.train import train
 
 COMPARISON_FILE = "comparison.json"
+PLOT_FILE = "ladder.png"
 ARM_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
 def arm_configs(
-    overrides: list[str], arms: dict[str, list[str]], run_dir: Path
+    overrides: list[str], arms: dict[str, dict[str, Any]], run_dir: Path
 ) -> dict[str, RunConfig]:
-    """The full configuration of each arm.
+    """The full configuration of each arm: ``overrides``, then its own keys and values.
 
     Raises:
         ValueError: if an arm's name can't be a directory's, or there are fewer than two.
@@ -39,8 +41,14 @@ def arm_configs(
     for name, own in arms.items():
         if not ARM_NAME.fullmatch(name):
             raise ValueError(f"arms.{name}: a name has letters, digits, '_', '-' and '.' only")
-        values = cli.compose_config("compare", [*overrides, *own])
-        del values["arms"], values["output"]
+        if not isinstance(own, dict):
+            raise ValueError(
+                f"arms.{name}={own}: expected keys and values, as {{scaling: vanilla}}"
+            )
+        own_overrides = [f"{key}={json.dumps(value)}" for key, value in own.items()]
+        values = cli.compose_config("compare", [*overrides, *own_overrides])
+        cli.take_output(values)
+        del values["arms"]
         place = {"run_dir": str(run_dir / name), "resume": "auto"}
         configs[name] = validate(RunConfig, {**values, **place})
     return configs
@@ -48,11 +56,11 @@ def arm_configs(
 
 def main(overrides: list[str]) -> dict[str, Any]:
     values = cli.compose_config("compare", overrides)
+    output = cli.take_output(values)
     run_dir, arms = Path(values["run_dir"]), values["arms"]
     configs = arm_configs(overrides, arms, run_dir)
     difference = config_difference({name: c.model_dump() for name, c in configs.items()})
-    declared = {name: [override.split("=")[0] for override in own] for name, own in arms.items()}
-    check_declared(difference, declared)
+    check_declared(difference, declared=arms)
     first = next(iter(configs.values()))
     cli.show_config(
         f"# arm {next(iter(arms))}; the others differ as listed below\n{to_yaml(first)}"
@@ -74,11 +82,12 @@ def main(overrides: list[str]) -> dict[str, Any]:
     comparison = {"arms": results, "config_difference": difference}
     path = run_dir / COMPARISON_FILE
     path.write_text(json.dumps(comparison, indent=2) + "\n", encoding="utf-8")
-    if values["output"] == "text":
+    plot_ladders(ladders, run_dir / PLOT_FILE)
+    if output == "text":
         print(format_difference(difference), format_ladders(ladders), sep="\n\n")
-        print(f"written: {path}")
+        print(f"written: {path} and {run_dir / PLOT_FILE}")
     return comparison
 
 
 if __name__ == "__main__":
-    cli.launch(main, "compare", __doc__)
+    cli.launch(main, "compare", __doc__, keys_of=["compare", "train"])

@@ -87,7 +87,7 @@ def format_description(config: RunConfig, facts: dict[str, Any]) -> str:
 
 def main(overrides: list[str]) -> dict[str, Any]:
     values = cli.compose_config("train", overrides)
-    output = values.pop("output")
+    output = cli.take_output(values)
     config: RunConfig = validate(RunConfig, values)
     cli.show_config(to_yaml(config))
     facts = describe(config)
@@ -97,4 +97,4 @@ def main(overrides: list[str]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    cli.launch(main, "describe", __doc__)
+    cli.launch(main, "describe", __doc__, keys_of=["train"])

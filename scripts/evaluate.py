@@ -5,7 +5,7 @@ python scripts/evaluate.py run=runs/arc1-mini-deeploop-seed0 votes=16 output=jso
 """
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import torch
 from pydantic import Field
@@ -24,7 +24,7 @@ class EvaluateOptions(StrictConfig):
     """Keys of ``configs/evaluate.yaml``."""
 
     run: str
-    checkpoint: Literal["last"] | Annotated[int, Field(ge=0)]
+    checkpoint: int | str
     votes: int | None = Field(ge=1)
     tasks: Annotated[tuple[str, ...], Field(strict=False, min_length=1)] | None
     batch_size: int | None = Field(ge=1)
@@ -74,7 +74,7 @@ def evaluate(
 
 def main(overrides: list[str]) -> dict[str, Any]:
     values = cli.compose_config("evaluate", overrides)
-    output = values.pop("output")
+    output = cli.take_output(values)
     options: EvaluateOptions = validate(EvaluateOptions, values)
     cli.show_config(to_yaml(options))
     config = load_config(Path(options.run))
@@ -99,4 +99,4 @@ def main(overrides: list[str]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    cli.launch(main, "evaluate", __doc__)
+    cli.launch(main, "evaluate", __doc__, keys_of=["evaluate"])

@@ -93,18 +93,17 @@ def train(config: RunConfig, ranks: Ranks, title: str) -> Path:
 
 def main(overrides: list[str]) -> dict[str, Any]:
     values = cli.compose_config("train", overrides)
-    values.pop("output")
+    cli.take_output(values)
     config: RunConfig = validate(RunConfig, values)
     ranks = join_ranks(config.device)
-    try:
-        if ranks.is_main:
-            cli.show_config(to_yaml(config))
-        checkpoint = train(config, ranks, title=Path(config.run_dir).name)
-    finally:
-        leave_ranks(ranks)
-    print(f"trained: {checkpoint}", file=sys.stderr)
+    if ranks.is_main:
+        cli.show_config(to_yaml(config))
+    checkpoint = train(config, ranks, title=Path(config.run_dir).name)
+    leave_ranks(ranks)
+    if ranks.is_main:
+        print(f"trained: {checkpoint}", file=sys.stderr)
     return {"run_dir": config.run_dir, "checkpoint": str(checkpoint)}
 
 
 if __name__ == "__main__":
-    cli.launch(main, "train", __doc__)
+    cli.launch(main, "train", __doc__, keys_of=["train"])

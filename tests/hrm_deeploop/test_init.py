@@ -47,7 +47,7 @@ def test_beta_is_not_applied_at_run_time(make_network, make_batch):
     inputs, _, _ = make_batch()
     vanilla, scaled = make_network(rule="vanilla"), make_network(rule="deeploop")
     scaled.load_state_dict(vanilla.state_dict())
-    for block in (*scaled.H.blocks, *scaled.L.blocks):
+    for block in (*scaled.H, *scaled.L):
         assert block.alpha > 1
         block.alpha = 1.0
     logits = [

@@ -37,7 +37,7 @@ def test_a_new_run_starts_an_empty_log_and_only_the_main_rank_writes(tmp_path):
 
 @pytest.mark.parametrize(
     ("environment", "mode"),
-    [({}, "offline"), ({"WANDB_API_KEY": "k"}, "online"), ({"WANDB_MODE": "disabled"}, "disabled")],
+    [({}, "offline"), ({"WANDB_API_KEY": "k"}, None), ({"WANDB_MODE": "disabled"}, None)],
 )
 def test_wandb_is_offline_without_a_key(environment, mode, monkeypatch, tmp_path):
     for name in ("WANDB_API_KEY", "WANDB_MODE"):

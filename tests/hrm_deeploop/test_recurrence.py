@@ -58,7 +58,7 @@ def test_the_counts_are_what_hooks_see(make_network, make_batch, K_H, K_L, C, C_
         total, with_gradient = visits.get(sublayer, (0, 0))
         visits[sublayer] = (total + 1, with_gradient + output.requires_grad)
 
-    for block in (*network.H.blocks, *network.L.blocks):
+    for block in (*network.H, *network.L):
         block.attention.register_forward_hook(count)
         block.mlp.register_forward_hook(count)
     inputs, _, _ = make_batch()
@@ -67,7 +67,7 @@ def test_the_counts_are_what_hooks_see(make_network, make_batch, K_H, K_L, C, C_
     assert sum(total for total, _ in visits.values()) == network.visits.M_forward
     assert sum(seen for _, seen in visits.values()) == network.visits.M_g
     for stack, rounds in ((network.H, network.visits.R_g_H), (network.L, network.visits.R_g_L)):
-        for block in stack.blocks:
+        for block in stack:
             assert visits[block.attention][1] == visits[block.mlp][1] == rounds
 
 
@@ -131,7 +131,7 @@ def test_every_parameter_gets_a_gradient_under_last_cycle(make_network, make_bat
 def test_a_stack_applies_its_blocks_in_order(make_network):
     network = make_network(H_layers=2)
     x = torch.randn(2, 10, 16, generator=torch.Generator().manual_seed(0))
-    first, second = network.H.blocks
+    first, second = network.H
     by_hand = second(first(x, network.rotary), network.rotary)
     assert torch.equal(network.H(x, network.rotary), by_hand)
     assert isinstance(network.H, Stack)

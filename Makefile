@@ -1,0 +1,35 @@
+# Everything runs in .venv; `make demo` and `make test` create it when needed.
+PYTHON ?= python3
+# Which PyTorch: empty takes the build that PyPI has for this platform, `cpu` the CPU build from
+# pytorch.org, anything else is passed to pip (TORCH="--index-url URL").
+TORCH ?=
+TORCH_OPTIONS = $(if $(filter cpu,$(TORCH)),--index-url https://download.pytorch.org/whl/cpu,$(TORCH))
+BIN = .venv/bin
+
+.PHONY: setup demo test test-slow check clean
+
+setup: .venv/ready
+
+.venv/ready: pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or later is needed, this is " + sys.version.split()[0] + " (make setup PYTHON=python3.12)")'
+	$(PYTHON) -m venv .venv
+	$(if $(TORCH_OPTIONS),$(BIN)/pip install --quiet torch --constraint constraints.txt $(TORCH_OPTIONS))
+	$(BIN)/pip install --quiet --editable '.[dev]' --constraint constraints.txt
+	touch $@
+
+demo: setup
+	$(BIN)/python scripts/compare.py experiment=mini arms=[vanilla,deeploop_mini] run_dir=runs/demo
+
+test: setup
+	$(BIN)/python -m pytest -q
+
+test-slow: setup
+	$(BIN)/python -m pytest -q -m slow
+
+check: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+
+clean:
+	rm -rf .venv build *.egg-info .pytest_cache .ruff_cache

@@ -1,0 +1,118 @@
+"""Every file of configs/ composes into a valid run; a mistake is one clear line."""
+
+import pytest
+
+from scripts import cli
+from scripts.run_config import RunConfig, load_config, save_config, validate
+
+EXPERIMENTS = sorted(path.stem for path in (cli.CONFIG_DIR / "experiment").glob("*.yaml"))
+SCALINGS = sorted(path.stem for path in (cli.CONFIG_DIR / "scaling").glob("*.yaml"))
+CUSTOM = ["scaling.p_H=0.1", "scaling.p_L=0.2", "scaling.count=forward"]
+
+
+def run_config(*overrides) -> RunConfig:
+    values = cli.compose_config("train", overrides)
+    cli.take_output(values)
+    return validate(RunConfig, values)
+
+
+def test_the_promised_experiments_are_there():
+    assert {"mini", "smoke", "arc1", "arc2"} <= set(EXPERIMENTS)
+
+
+@pytest.mark.parametrize("scaling", SCALINGS)
+@pytest.mark.parametrize("experiment", EXPERIMENTS)
+def test_every_experiment_is_valid_with_every_scaling(experiment, scaling):
+    custom = CUSTOM if scaling == "custom" else []
+    config = run_config(f"experiment={experiment}", f"scaling={scaling}", *custom)
+    assert config.scaling.rule == scaling
+
+
+@pytest.mark.parametrize("experiment", ["arc1", "arc2"])
+def test_the_full_experiments_have_hrms_published_hyperparameters(experiment):
+    config = run_config(f"experiment={experiment}")
+    model, optim = config.model, config.optim
+    assert (model.hidden_size, model.num_heads, model.H_layers, model.L_layers) == (512, 8, 4, 4)
+    assert (model.H_cycles, model.L_cycles, model.halt_max_steps) == (2, 2, 16)
+    assert (model.halt_exploration_prob, model.puzzle_emb_ndim, model.mlp_width) == (0.1, 512, 1536)
+    assert (optim.optimizer, optim.global_batch_size, optim.lr) == ("adam_atan2", 768, 1e-4)
+    assert (optim.lr_warmup_steps, optim.lr_min_ratio, optim.weight_decay) == (2000, 1.0, 0.1)
+    assert (optim.puzzle_emb_lr, optim.puzzle_emb_weight_decay) == (1e-2, 0.1)
+    assert (config.data.num_aug, config.data.canvas, config.epochs) == (1000, 30, 100_000)
+    assert (config.gradient, model.q_target, config.scaling.rule) == (
+        *("last_cycle", "halt_only"),
+        "deeploop",
+    )
+
+
+def test_scaling_is_all_that_a_preset_changes():
+    from eval.compare import config_difference
+
+    configs = {name: run_config("experiment=arc1", f"scaling={name}") for name in SCALINGS[1:]}
+    difference = config_difference({name: c.model_dump() for name, c in configs.items()})
+    assert set(difference) == {"scaling.rule"}
+
+
+def test_a_config_survives_its_file(tmp_path):
+    config = run_config("experiment=mini", "optim.lr=3e-4")
+    save_config(config, tmp_path)
+    assert load_config(tmp_path) == config
+
+
+def test_total_steps_overrides_epochs():
+    assert run_config("experiment=arc1").num_steps(3081) == 100_000 * 3081 // 768
+    assert run_config("experiment=arc1", "total_steps=7").num_steps(3081) == 7
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        (
+            "modle.hidden_size=3",
+            "there is no key 'modle' in .*; did you mean model?",
+        ),
+        ("model.hiden_size=3", "there is no key 'hiden_size' in model; did you mean hidden_size?"),
+        ("optim.lr.x=3", "there is no key 'x' in optim.lr; allowed: none"),
+        ("+foo=1", "foo=1: there is no such key"),
+        ("experiment=nope", "experiment=nope: there is no such file .* allowed: arc1, arc2"),
+        ("scaling=nope", "scaling=nope: there is no such file .* allowed: custom, deeploop"),
+        ("scaling.rule=nope", "scaling.rule=nope: input should be 'vanilla'"),
+        ("scaling=custom", "scaling: rule=custom needs p_H, p_L, count"),
+        ("scaling.p_L=0.3", "p_L=0.3 is allowed with rule=custom only"),
+        ("data=nope", "data=nope: there is no such file"),
+        ("data.source=nope", "data.source=nope: input should be 'arc1', 'arc1-mini' or 'arc2'"),
+        ("gradient=nope", "gradient=nope: input should be 'last_cycle', 'last_update' or 'full'"),
+        ("model.hidden_size=33", "hidden_size=33 must be a multiple of num_heads=2"),
+        ("model.hidden_size=6", "odd head size of 3"),
+        ("model.H_cycles=0", "model.H_cycles=0: input should be greater than or equal to 1"),
+        ("model.L_cycles=0", "model.L_cycles=0: input should be greater than or equal to 1"),
+        ("model.L_cycles=two", "model.L_cycles=two: input should be a valid integer"),
+        ("model.L_cycles=true", "model.L_cycles=True: input should be a valid integer"),
+        ("optim.lr=0", "optim.lr=0: input should be greater than 0"),
+        ("optim.lr=nan", "optim.lr=nan: input should be a finite number"),
+        ("evaluation.votes=5", r"evaluation.votes=5: there are 4 puzzles of a task"),
+        ("data.canvas=31", "data.canvas=31: input should be less than or equal to 30"),
+        ("output=xml", "output=xml: allowed are text and json"),
+        ("total_steps", "'total_steps': expected key=value"),
+        ("--verbose", "'--verbose': expected key=value"),
+        ("model.hidden_size=[1", r"expected key=value"),
+    ],
+)
+def test_a_mistake_is_one_line_that_names_key_value_and_what_is_allowed(override, message):
+    with pytest.raises(ValueError, match=message) as error:
+        run_config("experiment=smoke", override)
+    assert "\n" not in str(error.value)
+
+
+def test_a_missing_value_is_named():
+    with pytest.raises(ValueError, match="run: a value is required"):
+        cli.compose_config("evaluate", [])
+
+
+@pytest.mark.parametrize("content", ["{", "- 1", "model: 3", "\x00"])
+def test_a_config_file_that_is_none_is_refused(content, tmp_path):
+    with pytest.raises(ValueError, match="not a run directory"):
+        load_config(tmp_path)
+    (tmp_path / "config.yaml").write_text(content)
+    with pytest.raises(ValueError):
+        load_config(tmp_path)
