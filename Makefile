@@ -13,8 +13,8 @@ setup: .venv/ready
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or later is needed, this is " + sys.version.split()[0] + " (make setup PYTHON=python3.12)")'
 	$(PYTHON) -m venv .venv
-	$(if $(TORCH_OPTIONS),$(BIN)/pip install --quiet torch --constraint constraints.txt $(TORCH_OPTIONS))
-	$(BIN)/pip install --quiet --editable '.[dev]' --constraint constraints.txt
+	$(if $(TORCH_OPTIONS),$(BIN)/pip install --disable-pip-version-check torch --constraint constraints.txt $(TORCH_OPTIONS))
+	$(BIN)/pip install --disable-pip-version-check --editable '.[dev]' --constraint constraints.txt
 	touch $@
 
 demo: setup
