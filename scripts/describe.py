@@ -8,10 +8,9 @@ from typing import Any
 
 import torch
 
-from arc_data.batches import count_training_pairs
 from hrm_deeploop.scaling import stability_bound
 from scripts import cli
-from scripts.assemble import build_network, load_data
+from scripts.assemble import build_network, load_data, load_training_set
 from scripts.run_config import RunConfig, to_yaml, validate
 
 
@@ -28,7 +27,7 @@ def describe(config: RunConfig) -> dict[str, Any]:
         )
         for name, aligned in (("kappa_1", False), ("kappa_R", True))
     }
-    examples = count_training_pairs(data.puzzles.tasks, data.collection.evaluated)
+    examples = sum(map(len, load_training_set(config, data)))
     return {
         "M_g": visits.M_g,
         "N_g": visits.N_g,

@@ -19,7 +19,14 @@ from hrm_deeploop.halting import Batch
 from hrm_deeploop.metrics import open_log
 from hrm_deeploop.trainer import Trainer, fit
 from scripts import cli
-from scripts.assemble import CHECKPOINTS, PUZZLES_FILE, build_network, build_table, load_data
+from scripts.assemble import (
+    CHECKPOINTS,
+    PUZZLES_FILE,
+    build_network,
+    build_table,
+    load_data,
+    load_training_set,
+)
 from scripts.run_config import RunConfig, to_yaml, validate
 from scripts.run_directory import METRICS_FILE, check_same_puzzles, prepare_run_directory
 
@@ -31,7 +38,7 @@ def train(config: RunConfig, ranks: Ranks, title: str) -> Path:
     resumed = prepare_run_directory(config, data, ranks)
     stream = BatchStream(
         data.puzzles,
-        evaluated=data.collection.evaluated,
+        training=load_training_set(config, data),
         canvas=config.data.canvas,
         global_batch_size=config.optim.global_batch_size,
         seed=config.seed,

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from arc_data.config import DataConfig
 from hrm_deeploop.config import ModelConfig, OptimConfig
 from hrm_deeploop.model import HRM
 from hrm_deeploop.scaling import RULES
@@ -15,6 +16,31 @@ DATA = Path(__file__).parent / "data"
 @pytest.fixture(scope="session")
 def data_dir() -> Path:
     return DATA
+
+
+@pytest.fixture(scope="session")
+def data_config():
+    """Makes a DataConfig of arc1-mini; keyword arguments replace its values."""
+
+    def make(**changes) -> DataConfig:
+        values = dict(
+            source="arc1-mini",
+            folders=(),
+            challenges=None,
+            solutions=None,
+            splits=None,
+            tasks=None,
+            extra_folders=(),
+            extra_sources=(),
+            evaluate="all",
+            leaks="exclude",
+            canvas=30,
+            num_aug=4,
+            seed=0,
+        )
+        return DataConfig(**{**values, **changes})
+
+    return make
 
 
 @pytest.fixture

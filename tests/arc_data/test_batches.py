@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 from arc_data import sources
-from arc_data.batches import BatchStream, count_training_pairs, training_pairs
+from arc_data.batches import BatchStream
 from arc_data.canvas import PAD, decode_grid
-from arc_data.config import DataConfig
 from arc_data.grid import grid_key
 from arc_data.puzzles import build_puzzles
 
@@ -14,17 +13,18 @@ CANVAS = 8  # larger than the grids of arc1-mini, so that offsets matter
 
 
 @pytest.fixture(scope="module")
-def collection():
-    return sources.load(DataConfig(source="arc1-mini", canvas=6, num_aug=4, seed=0, tasks=None))
+def collection(data_config):
+    return sources.load(data_config(canvas=6))
 
 
 @pytest.fixture(scope="module")
 def make_stream(collection):
     puzzles = build_puzzles(collection.tasks, num_aug=4, seed=0)
+    demonstrations = [task.train for task in collection.tasks]
 
-    def make(*, seed=0, batch_size=12, evaluated=collection.evaluated):
+    def make(*, seed=0, batch_size=12, canvas=CANVAS, training=demonstrations):
         return BatchStream(
-            puzzles, evaluated=evaluated, canvas=CANVAS, global_batch_size=batch_size, seed=seed
+            puzzles, training=training, canvas=canvas, global_batch_size=batch_size, seed=seed
         )
 
     return make
@@ -87,12 +87,37 @@ def test_an_epoch_holds_every_training_pair_once_and_no_test_pair(collection, ma
     assert sorted(map(repr, seen)) == sorted(map(repr, expected))
 
 
-def test_a_task_that_is_not_evaluated_trains_its_test_pairs_too(collection, make_stream):
-    task = collection.tasks[0]
-    assert len(training_pairs(task, evaluated=True)) == len(task.train)
-    assert len(training_pairs(task, evaluated=False)) == len(task.train) + len(task.test)
-    assert count_training_pairs(collection.tasks, frozenset()) == 223 + 69
-    assert make_stream(evaluated=frozenset()).examples_per_epoch == 223 + 69
+@pytest.mark.parametrize("canvas", [6, CANVAS, 30])
+def test_the_fast_rendering_equals_the_obvious_one(make_stream, canvas):
+    """Canvas 6 puts grids at the edge, where their EOS marks fall off."""
+    stream = make_stream(canvas=canvas)
+    examples = stream.examples(0, 3 * 223)
+    fast, slow = stream.render(examples), stream.render_slowly(examples)
+    np.testing.assert_array_equal(fast.inputs, slow.inputs)
+    np.testing.assert_array_equal(fast.labels, slow.labels)
+    assert fast.inputs.shape == (3 * 223, canvas**2)
+
+
+def test_a_task_without_pairs_is_passed_over(collection, make_stream):
+    training = [task.train for task in collection.tasks]
+    training[0] = training[-1] = ()
+    stream = make_stream(training=training, batch_size=50)
+    num_pairs = 223 - len(collection.tasks[0].train) - len(collection.tasks[-1].train)
+    assert stream.examples_per_epoch == num_pairs
+    examples = stream.examples(0, 2 * num_pairs)
+    assert np.bincount(examples.pair).tolist() == [2] * num_pairs
+    first_of_last = stream.puzzles.offsets[-2]
+    assert stream.puzzles.offsets[1] <= examples.puzzle_id.min()
+    assert examples.puzzle_id.max() < first_of_last
+
+
+def test_offsets_reach_every_place_that_keeps_the_pair_on_the_canvas(make_stream):
+    stream = make_stream(canvas=7)
+    examples = stream.examples(0, 100 * 223)
+    square = [i for i, box in enumerate(stream._boxes) if tuple(box) == (6, 6)]
+    at = np.isin(examples.pair, square)
+    places = set(zip(examples.top[at].tolist(), examples.left[at].tolist(), strict=True))
+    assert places == {(0, 0), (0, 1), (1, 0), (1, 1)}
 
 
 def test_a_task_contributes_one_puzzle_and_one_pair_at_the_origin(make_stream):

@@ -8,7 +8,6 @@ import pytest
 
 from arc_data import sources
 from arc_data.augment import Augmentation, from_dihedral
-from arc_data.config import DataConfig
 from arc_data.grid import grid_key
 from arc_data.puzzles import COMPOSE, build_puzzles, read_puzzles
 from arc_data.task import Task, parse_task
@@ -24,10 +23,8 @@ def image(task: Task, augmentation: Augmentation) -> tuple:
 
 
 @pytest.fixture(scope="module")
-def mini():
-    return sources.load(
-        DataConfig(source="arc1-mini", canvas=6, num_aug=32, seed=0, tasks=None)
-    ).tasks
+def mini(data_config):
+    return sources.load(data_config(canvas=6)).tasks
 
 
 def test_compose_is_one_move_after_the_other():

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from arc_data.grid import grid_key, parse_grid
+from arc_data.grid import grid_key, grid_problems
 from arc_data.task import parse_task
 
 PAIR = {"input": [[1, 0], [0, 2]], "output": [[3]]}
@@ -23,27 +23,24 @@ PAIR = {"input": [[1, 0], [0, 2]], "output": [[3]]}
         ([[]], "row 0: expected a list of 1 to 30 cells, got a list of 0"),
         ("12", "expected a list of 1 to 30 rows, got '12'"),
         ([[0] * 31], "row 0: expected a list of 1 to 30 cells, got a list of 31"),
-        ([[0]] * 31, "expected at most 30 rows, got 31"),
+        ([[0]] * 31, "expected a list of 1 to 30 rows, got a list of 31"),
     ],
 )
 def test_a_wrong_grid_is_named_with_its_cell(value, message):
-    with pytest.raises(ValueError) as error:
-        parse_grid(value, "a.json, train pair 0, input")
-    assert str(error.value) == f"a.json, train pair 0, input{message_start(message)}"
-
-
-def message_start(message):
-    return (", " if message.startswith("row") else ": ") + message
+    start = ", " if message.startswith("row") else ": "
+    assert list(grid_problems(value, "a.json, train pair 0, input")) == [
+        f"a.json, train pair 0, input{start}{message}"
+    ]
 
 
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ([], "expected an object with keys train and test"),
+        ([], "expected an object with keys 'train' and 'test', got a list of 0"),
         ({"train": [PAIR]}, "expected key 'test' with a list of at least one pair"),
         ({"train": [], "test": [PAIR]}, "expected key 'train'"),
         ({"train": [{"input": [[1]]}], "test": [PAIR]}, "train pair 0: expected key 'output'"),
-        ({"train": [PAIR], "test": [PAIR, {}]}, "test pair 1: expected an object with key 'input'"),
+        ({"train": [PAIR], "test": [PAIR, {}]}, "test pair 1: expected key 'input' with a grid"),
     ],
 )
 def test_a_wrong_task_is_named_with_its_pair(value, message):

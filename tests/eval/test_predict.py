@@ -8,7 +8,6 @@ import torch
 
 from arc_data import sources
 from arc_data.canvas import encode_grid
-from arc_data.config import DataConfig
 from arc_data.puzzles import build_puzzles
 from eval.predict import answer_with, predict
 from eval.predictions import load_predictions
@@ -20,10 +19,8 @@ CPU = torch.device("cpu")
 
 
 @pytest.fixture(scope="module")
-def puzzles():
-    collection = sources.load(
-        DataConfig(source="arc1-mini", canvas=CANVAS, num_aug=VOTES - 1, seed=0, tasks=None)
-    )
+def puzzles(data_config):
+    collection = sources.load(data_config(canvas=CANVAS))
     return build_puzzles(collection.tasks, num_aug=VOTES - 1, seed=0)
 
 

@@ -8,7 +8,6 @@ import pytest
 from arc_data import sources
 from arc_data.augment import Augmentation, from_dihedral
 from arc_data.canvas import decode_grid
-from arc_data.config import DataConfig
 from eval.ladder import build_ladder
 from eval.predictions import Predictions, load_predictions
 from eval.score import score, truth_ranks
@@ -61,7 +60,7 @@ def hrm_move(number):
 
 
 @pytest.fixture(scope="module")
-def recorded(data_dir):
+def recorded(data_dir, data_config):
     expected = json.loads((data_dir / "vote_expected.json").read_text())
     with np.load(data_dir / "vote_predictions.npz") as file:
         columns = {name: file[name] for name in file.files}
@@ -78,9 +77,7 @@ def recorded(data_dir):
         )
         for i in range(len(columns["task_id"]))
     ]
-    tasks = sources.load(
-        DataConfig(source="arc1", canvas=30, num_aug=0, seed=0, tasks=tuple(expected["tasks"]))
-    ).tasks
+    tasks = sources.load(data_config(source="arc1", tasks=tuple(expected["tasks"]))).tasks
     return make_predictions(rows), tasks, expected
 
 

@@ -153,7 +153,7 @@ def test_describe_states_a_run_before_it_is_paid_for():
     [
         ("train", ["experiment=smoke", "attention=flash"], "attention=flash needs the package"),
         ("train", ["experiment=smoke", "data.canvas=2"], "data.canvas=2: none of the 2 tasks"),
-        ("train", ["experiment=smoke", "data.tasks=[nope]"], "data.tasks: nope not among"),
+        ("train", ["experiment=smoke", "data.tasks=[nope]"], "data.tasks=['nope']: nope not among"),
         ("train", ["experiment=smoke", "run_dir=/dev/null/x"], "/dev/null"),
         ("evaluate", ["run=nowhere"], "nowhere: not a run directory, it has no config.yaml"),
         ("evaluate", [], "run: a value is required"),
