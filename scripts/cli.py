@@ -6,8 +6,10 @@ line and exits with 2.
 """
 
 import difflib
+import io
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -23,6 +25,9 @@ from omegaconf.errors import OmegaConfBaseException
 CONFIG_DIR = Path(__file__).resolve().parent.parent / "configs"
 TRACEBACK_VARIABLE = "HRM_DEEPLOOP_TRACEBACK"
 USER_ERROR, INTERRUPTED = 2, 130
+# Overrides whose list elements are task ids.
+ID_LIST = re.compile(r"(?P<key>tasks|data\.tasks|data\.evaluate)=\[(?P<ids>.+)\]")
+LIST_ELEMENT = re.compile(r"""\s*'[^']*'|\s*"[^"]*"|[^,]+""")
 
 HELP = """
 Usage: python scripts/{name}.py [key=value ...]
@@ -40,17 +45,23 @@ def launch(
 ) -> None:
     """Run ``main`` with the command line's overrides and exit with its status.
 
-    ``main`` returns what ``output=json`` prints, and prints the text form itself. ``keys_of`` are
-    the files of configs/ that hold the script's keys, for ``--help``.
+    ``main`` returns what ``output=json`` prints, and prints the text form itself; an entry
+    ``exit_status`` is taken out and becomes the exit code. ``keys_of`` are the files of configs/
+    that hold the script's keys, for ``--help``.
     """
     overrides = sys.argv[1:]
+    for stream in (sys.stdout, sys.stderr):  # ids and names of files may hold any character
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
         if any(argument in ("-h", "--help") for argument in overrides):
             print((doc or "").strip() + "\n" + _help(name, keys_of))
             return
         result = main(overrides)
+        status = result.pop("exit_status", 0)
         if "output=json" in overrides:
             print(json.dumps(result))
+        sys.exit(status)
     except (ValueError, OSError) as error:
         if os.environ.get(TRACEBACK_VARIABLE):
             raise
@@ -67,11 +78,12 @@ def compose_config(name: str, overrides: Sequence[str]) -> dict[str, Any]:
     Raises:
         ValueError: one line that names the override, and what is allowed in its place.
     """
+    overrides = [_quote_ids(override) for override in overrides]
     parsed = _parse(overrides)
     with initialize_config_dir(str(CONFIG_DIR), version_base=None):
         _check_groups(parsed)
         try:
-            config = compose(config_name=name, overrides=list(overrides))
+            config = compose(config_name=name, overrides=overrides)
             missing = sorted(OmegaConf.missing_keys(config))
             if missing:
                 raise ValueError(f"{missing[0]}: a value is required, {missing[0]}=...")
@@ -98,6 +110,16 @@ def take_output(values: dict[str, Any]) -> str:
 def show_config(text: str) -> None:
     """Print an effective configuration to stderr."""
     print(text.rstrip(), file=sys.stderr)
+
+
+def _quote_ids(override: str) -> str:
+    """Quote the ids of an override that lists ids: Hydra would read 00576224 as a number."""
+    match = ID_LIST.fullmatch(override)
+    if match is None:
+        return override
+    ids = [part.strip() for part in LIST_ELEMENT.findall(match["ids"])]
+    quoted = [part if part[:1] in ("'", '"') else json.dumps(part) for part in ids]
+    return f"{match['key']}=[{','.join(quoted)}]"
 
 
 def _parse(overrides: Sequence[str]) -> list[Override]:

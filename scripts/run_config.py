@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from pydantic import Field, ValidationError, model_validator
+from pydantic import BaseModel, Field, ValidationError, model_validator
 from yaml import YAMLError
 
 from arc_data.config import DataConfig
@@ -73,7 +73,7 @@ RESUMABLE_KEYS = frozenset(
 )
 
 
-def validate(kind: type[StrictConfig], values: dict[str, Any]) -> Any:
+def validate(kind: type[BaseModel], values: dict[str, Any]) -> Any:
     """``kind(**values)``, whose first problem is one line with key, value and what is allowed."""
     try:
         return kind(**values)

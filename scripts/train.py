@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from arc_data.batches import BatchStream
+from arc_data.prefetch import Prefetch
 from arc_data.puzzles import read_puzzles
 from hrm_deeploop.checkpoint import load_into, load_training_state, save_checkpoint, step_directory
 from hrm_deeploop.device import Ranks, join_ranks, leave_ranks
@@ -29,6 +30,8 @@ from scripts.assemble import (
 )
 from scripts.run_config import RunConfig, to_yaml, validate
 from scripts.run_directory import METRICS_FILE, check_same_puzzles, prepare_run_directory
+
+PREFETCH_DEPTH = 4  # batches
 
 
 def train(config: RunConfig, ranks: Ranks, title: str) -> Path:
@@ -78,16 +81,19 @@ def train(config: RunConfig, ranks: Ranks, title: str) -> Path:
         ranks.barrier()
 
     until = min(total_steps, config.stop_after or total_steps)
-    with open_log(
-        run_dir / METRICS_FILE,
-        is_main=ranks.is_main,
-        logger=config.logger,
-        config=config.model_dump(mode="json"),
-        resumed_step=trainer.step,
-    ) as log:
+    with (
+        open_log(
+            run_dir / METRICS_FILE,
+            is_main=ranks.is_main,
+            logger=config.logger,
+            config=config.model_dump(mode="json"),
+            resumed_step=trainer.step,
+        ) as log,
+        Prefetch(draw, depth=PREFETCH_DEPTH, end=until) as prefetched,
+    ):
         fit(
             trainer,
-            draw,
+            prefetched,
             log,
             until=until,
             log_every=config.log_every,

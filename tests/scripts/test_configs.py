@@ -104,6 +104,17 @@ def test_a_mistake_is_one_line_that_names_key_value_and_what_is_allowed(override
     assert "\n" not in str(error.value)
 
 
+def test_an_id_that_looks_like_a_number_is_kept_whole():
+    ids = ("00576224", "40853293", "12e45678", "null", "a,b")
+    for key in ("data.tasks", "data.evaluate"):
+        override = f"{key}=[00576224, 40853293,12e45678,null,'a,b']"
+        if key == "data.tasks":
+            assert run_config("experiment=smoke", override).data.tasks == ids
+        else:
+            assert run_config("experiment=smoke", override).data.evaluate == ids
+    assert run_config("experiment=smoke", "data.evaluate=0.5").data.evaluate == 0.5
+
+
 def test_a_missing_value_is_named():
     with pytest.raises(ValueError, match="run: a value is required"):
         cli.compose_config("evaluate", [])
