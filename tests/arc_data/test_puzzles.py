@@ -2,6 +2,10 @@
 
 import itertools
 import json
+import os
+import subprocess
+import sys
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -96,6 +100,41 @@ def test_puzzles_are_the_same_on_every_machine(mini):
     puzzles = build_puzzles(mini, num_aug=32, seed=0)
     assert len(puzzles) == 1947
     assert puzzles.content_hash[:16] == "76142513d129ebf9"
+
+
+def test_puzzles_do_not_depend_on_pythons_hash_seed():
+    code = (
+        "import json;"
+        "from arc_data.puzzles import build_puzzles;from arc_data.task import parse_task;"
+        "pair = {'input': [[1, 2, 0]], 'output': [[3]]};"
+        "task = parse_task('t', {'train': [pair], 'test': [pair]}, 't');"
+        "print(build_puzzles([task], num_aug=50, seed=0).content_hash)"
+    )
+    hashes = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("0", "1", "123")
+    }
+    assert len(hashes) == 1
+
+
+def test_a_thousand_augmentations_of_arc1_are_small(data_config):
+    """800 tasks here; 960 of them are to stay under 500 MB of memory and 25 MB on disk."""
+    tasks = sources.load(data_config(source="arc1")).tasks
+    tracemalloc.start()
+    puzzles = build_puzzles(tasks, num_aug=1000, seed=0)
+    text = puzzles.to_json()
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(puzzles) == 730_815
+    assert peak * 960 / 800 < 500e6
+    assert len(text) * 960 / 800 < 25e6
+    assert len(read_puzzles(text, tasks, "puzzles.json")) == len(puzzles)
 
 
 def test_another_seed_draws_other_puzzles(mini):
