@@ -18,7 +18,7 @@ setup: .venv/ready
 	touch $@
 
 demo: setup
-	$(BIN)/python scripts/compare.py experiment=mini run_dir=runs/demo
+	$(BIN)/python scripts/compare.py experiment=mini arms=[vanilla,deeploop_mini] run_dir=runs/demo
 
 test: setup
 	$(BIN)/python -m pytest -q

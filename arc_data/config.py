@@ -31,6 +31,9 @@ class DataConfig(BaseModel):
     extra_sources: Strings
     # Whose test pairs are held out and scored: a split, all, none, ids, or a share of the tasks.
     evaluate: str | float | Strings
+    # Share of the tasks (of three or more demonstrations) whose last demonstration is held out for
+    # validation, so that nothing has to be chosen on test pairs.
+    validation: float = Field(ge=0, lt=1)
     leaks: LeakPolicy
     canvas: int = Field(ge=1, le=MAX_SIDE)
     num_aug: int = Field(ge=0)  # augmentations of a task beside the identity, as in HRM

@@ -103,6 +103,8 @@ TrainingSet = tuple[tuple[Pair, ...], ...]  # per task of a collection, the pair
 def training_set(collection: Collection, report: LeakReport, policy: LeakPolicy) -> TrainingSet:
     """The pairs that train under ``policy``; ``exclude`` drops the training side of each leak.
 
+    Demonstrations held out for validation do not train.
+
     Raises:
         ValueError: if there are leaks and the policy is ``error``, or nothing is left to train.
     """
@@ -112,6 +114,11 @@ def training_set(collection: Collection, report: LeakReport, policy: LeakPolicy)
             f"training pairs, the first is {format_match(report.across[0])}"
         )
     dropped = {match.found.place for match in report.across if policy == "exclude"}
+    dropped |= {
+        (task.id, "train", len(task.train) - 1)
+        for task in collection.tasks
+        if task.id in collection.validation
+    }
     pairs = tuple(
         tuple(
             placed.pair

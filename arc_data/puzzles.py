@@ -57,12 +57,17 @@ class PuzzleSet:
         """Ids of one task's puzzles, identity first."""
         return range(int(self.offsets[task_index]), int(self.offsets[task_index + 1]))
 
-    def to_json(self) -> str:
-        """Every puzzle by name: task id and, per puzzle, the move's number and the color map."""
-        names = [
-            f"{move}:{colors}"
-            for move, colors in zip(self.dihedral, _digits(self.colors), strict=True)
+    def names(self) -> list[str]:
+        """Every puzzle's augmentation as text: the move's number, then the color map."""
+        digits = (self.colors + ord("0")).tobytes().decode("ascii")
+        return [
+            f"{move}:{digits[NUM_COLORS * i : NUM_COLORS * (i + 1)]}"
+            for i, move in enumerate(self.dihedral)
         ]
+
+    def to_json(self) -> str:
+        """Every puzzle by name: task id and, per puzzle, its augmentation."""
+        names = self.names()
         entries = [
             {"id": task.id, "puzzles": names[self.offsets[t] : self.offsets[t + 1]]}
             for t, task in enumerate(self.tasks)
@@ -75,39 +80,100 @@ class PuzzleSet:
         return sha256(self.to_json().encode()).hexdigest()
 
 
-def _digits(colors: UInt8[np.ndarray, "puzzles 10"]) -> list[str]:
-    text = (colors + ord("0")).tobytes().decode("ascii")
-    return [text[i : i + NUM_COLORS] for i in range(0, len(text), NUM_COLORS)]
+SavedPuzzles = dict[str, list[str]]  # task id -> names, in row order
 
 
-def read_puzzles(text: str, tasks: Sequence[Task], where: str) -> PuzzleSet:
-    """The puzzles of ``to_json``, in their order, for the tasks of the same ids.
+def read_puzzles(text: str, where: str) -> SavedPuzzles:
+    """The names in a ``to_json`` text; rows of the table are numbered through in this order.
 
     Raises:
-        ValueError: if the text is not one, or if it and ``tasks`` have different ids.
+        ValueError: naming ``where``, if the text is not one.
     """
     try:
         entries = json.loads(text)["tasks"]
-        names = {entry["id"]: entry["puzzles"] for entry in entries}
-        split = [name.split(":") for entry in entries for name in entry["puzzles"]]
-        dihedral = np.array([int(move) for move, _ in split], dtype=np.uint8)
-        colors = np.array([list(map(int, digits)) for _, digits in split], dtype=np.uint8)
+        saved = {entry["id"]: entry["puzzles"] for entry in entries}
+        for names in saved.values():
+            _parse_names(names)
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{where}: not a list of puzzles ({error})") from error
-    by_id = {task.id: task for task in tasks}
-    missing = [task_id for task_id in names if task_id not in by_id]
-    extra = [task_id for task_id in by_id if task_id not in names]
-    if missing or extra:
+    return saved
+
+
+def _parse_names(names: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    split = [name.split(":") for name in names]
+    dihedral = np.array([int(move) for move, _ in split], dtype=np.uint8)
+    colors = np.array([list(map(int, digits)) for _, digits in split], dtype=np.uint8)
+    if (dihedral >= NUM_DIHEDRAL).any() or (np.sort(colors, axis=-1) != np.arange(10)).any():
+        raise ValueError("a move is 0..7 and a color map permutes 0..9")
+    return dihedral, colors
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class MatchedPuzzles:
+    """Puzzles of a collection, and the rows that a saved table has for them."""
+
+    puzzles: PuzzleSet
+    rows: Int64[np.ndarray, " puzzles"]  # row of the saved table; -1 for a puzzle it lacks
+    num_saved: int
+
+    @property
+    def in_place(self) -> bool:
+        """Whether every puzzle has the row that it was saved with."""
+        return len(self.rows) == self.num_saved and bool(
+            (self.rows == np.arange(self.num_saved)).all()
+        )
+
+
+def match_puzzles(
+    saved: SavedPuzzles, tasks: Sequence[Task], where: str, *, num_aug: int, seed: int, init: bool
+) -> MatchedPuzzles:
+    """The saved puzzles of ``tasks``, matched by name whatever the order of either.
+
+    With ``init`` a task that was not saved gets new puzzles, and saved ones without a task are left
+    out; otherwise both are errors.
+
+    Raises:
+        ValueError: naming ``where``, how many ids are missing and extra, and which.
+    """
+    ids = {task.id for task in tasks}
+    missing = [task.id for task in tasks if task.id not in saved]
+    extra = [task_id for task_id in saved if task_id not in ids]
+    if (missing or extra) and not init:
         raise ValueError(
             f"{where} and the data have different tasks: "
-            f"{len(missing)} are missing from the data ({', '.join(missing[:3])}), "
-            f"{len(extra)} are in the data only ({', '.join(extra[:3])})"
+            f"{len(extra)} of {len(saved)} are missing from the data{_listed(extra)}, "
+            f"{len(missing)} of {len(tasks)} are in the data only{_listed(missing)}; "
+            "new_puzzles=init leaves the former out and gives the latter fresh rows"
         )
+    first_row = dict(zip(saved, np.cumsum([0, *map(len, saved.values())]), strict=False))
+    sets, rows = [], []
+    for task in tasks:
+        if task.id in saved:
+            sets.append(_parse_names(saved[task.id]))
+            rows.append(first_row[task.id] + np.arange(len(saved[task.id])))
+        else:
+            sets.append(_draw_distinct(task, num_aug + 1, seed))
+            rows.append(np.full(len(sets[-1][0]), -1))
+    return MatchedPuzzles(
+        puzzles=_join(tasks, sets),
+        rows=np.concatenate(rows).astype(np.int64),
+        num_saved=sum(map(len, saved.values())),
+    )
+
+
+def _listed(ids: Sequence[str], most: int = 3) -> str:
+    if not ids:
+        return ""
+    return f" ({', '.join(ids[:most])}{', ...' if len(ids) > most else ''})"
+
+
+def _join(tasks: Sequence[Task], sets: Sequence[tuple[np.ndarray, np.ndarray]]) -> PuzzleSet:
+    """One set of the tasks' moves and color maps."""
     return PuzzleSet(
-        tasks=tuple(by_id[task_id] for task_id in names),
-        offsets=np.cumsum([0] + [len(puzzles) for puzzles in names.values()]),
-        dihedral=dihedral,
-        colors=colors,
+        tasks=tuple(tasks),
+        offsets=np.cumsum([0] + [len(dihedral) for dihedral, _ in sets]),
+        dihedral=np.concatenate([dihedral for dihedral, _ in sets]),
+        colors=np.concatenate([colors for _, colors in sets]),
     )
 
 
@@ -116,13 +182,7 @@ def build_puzzles(tasks: Sequence[Task], *, num_aug: int, seed: int) -> PuzzleSe
 
     A task's augmentations depend on ``seed`` and its id alone, not on its neighbours.
     """
-    drawn = [_draw_distinct(task, num_aug + 1, seed) for task in tasks]
-    return PuzzleSet(
-        tasks=tuple(tasks),
-        offsets=np.cumsum([0] + [len(dihedral) for dihedral, _ in drawn]),
-        dihedral=np.concatenate([dihedral for dihedral, _ in drawn]),
-        colors=np.concatenate([colors for _, colors in drawn]),
-    )
+    return _join(tasks, [_draw_distinct(task, num_aug + 1, seed) for task in tasks])
 
 
 def _draw_distinct(task: Task, wanted: int, seed: int) -> tuple[np.ndarray, np.ndarray]:

@@ -6,7 +6,7 @@ in the commit of the public repository that it was taken from.
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from hashlib import sha256
 from importlib.resources import files
@@ -56,6 +56,7 @@ class Collection:
     name: str
     tasks: tuple[Task, ...]
     evaluated: frozenset[str]  # ids
+    validation: frozenset[str]  # ids whose last demonstration is held out
     parts: tuple[Part, ...]  # as read, before anything was left out
     too_large: tuple[str, ...]  # ids that the canvas excludes
     repeated: tuple[str, ...]  # ids of extra tasks left out, an earlier source has the same id
@@ -63,6 +64,15 @@ class Collection:
     @property
     def evaluated_tasks(self) -> tuple[Task, ...]:
         return tuple(task for task in self.tasks if task.id in self.evaluated)
+
+    @property
+    def validation_tasks(self) -> tuple[Task, ...]:
+        """The tasks with a held-out demonstration, as that demonstration's task."""
+        return tuple(
+            replace(task, train=task.train[:-1], test=task.train[-1:])
+            for task in self.tasks
+            if task.id in self.validation
+        )
 
     @property
     def content_hash(self) -> str:
@@ -166,6 +176,7 @@ def load(config: DataConfig) -> Collection:
         name="+".join([config.source, *config.extra_sources, *config.extra_folders]),
         tasks=fitting,
         evaluated=evaluated & frozenset(task.id for task in fitting),
+        validation=_share([t.id for t in fitting if len(t.train) >= 3], config.validation, config),
         parts=(*parts, *extra),
         too_large=tuple(task.id for task in tasks if task.max_side > config.canvas),
         repeated=repeated,
@@ -183,6 +194,12 @@ def _first_of_each_id(tasks: Sequence[Task]) -> tuple[list[Task], tuple[str, ...
     return list(first.values()), tuple(repeated)
 
 
+def _share(ids: Iterable[str], share: float, config: DataConfig) -> frozenset[str]:
+    """A share of the ids, at least one if it is above 0: those with the smallest hash."""
+    ordered = sorted(set(ids), key=lambda task_id: _draw(task_id, config.seed))
+    return frozenset(ordered[: max(1, round(share * len(ordered))) if share else 0])
+
+
 def select_evaluated(config: DataConfig, tasks: Sequence[Task]) -> frozenset[str]:
     """The ids whose test pairs are held out: by split, all, none, by id, or a share.
 
@@ -194,8 +211,7 @@ def select_evaluated(config: DataConfig, tasks: Sequence[Task]) -> frozenset[str
         check_known(chosen, tasks, f"data.evaluate={list(chosen)}", config.source)
         return frozenset(chosen)
     if isinstance(chosen, float):
-        ordered = sorted({task.id for task in tasks}, key=lambda i: _draw(i, config.seed))
-        return frozenset(ordered[: max(1, round(chosen * len(ordered)))])
+        return _share([task.id for task in tasks], chosen, config)
     if chosen == "none":
         return frozenset()
     return frozenset(task.id for task in tasks if chosen in ("all", task.split))

@@ -53,11 +53,12 @@ def predict(
     batch_size: int,
     device: torch.device,
     title: str = "predict",
+    leave_bar: bool = True,
 ) -> Predictions:
     """Predictions for the tasks with indices ``evaluated``, inputs at offset (0, 0)."""
     rows = np.array(list(test_rows(puzzles, evaluated, votes)), dtype=np.int64)
     heights, widths, cells, halts = [], [], [], []
-    with tqdm(total=len(rows), desc=title, unit="grid", dynamic_ncols=True) as bar:
+    with tqdm(total=len(rows), desc=title, unit="grid", dynamic_ncols=True, leave=leave_bar) as bar:
         for start in range(0, len(rows), batch_size):
             chunk = rows[start : start + batch_size]
             inputs = np.stack([_encode(puzzles, row, canvas) for row in chunk])

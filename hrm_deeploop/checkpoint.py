@@ -27,6 +27,10 @@ STEP_NAME = re.compile(r"step_(\d+)")
 Weights = Mapping[str, Tensor]
 
 
+class DamagedCheckpointError(ValueError):
+    """A file of a checkpoint is missing or can't be read."""
+
+
 def step_directory(root: Path, step: int) -> Path:
     """Where the checkpoint of ``step`` is under ``root``."""
     return root / f"step_{step:08d}"
@@ -46,21 +50,45 @@ def save_checkpoint(
     """
     final = step_directory(root, step)
     partial = final.with_name(final.name + ".partial")
-    shutil.rmtree(partial, ignore_errors=True)
+    replaced = final.with_name(final.name + ".replaced")
+    for left_over in (partial, replaced):  # of a run that was killed
+        shutil.rmtree(left_over, ignore_errors=True)
     partial.mkdir(parents=True)
-    for stem, tensors in weights.items():
-        contiguous = {name: tensor.contiguous() for name, tensor in tensors.items()}
-        save_file(contiguous, partial / f"{stem}.safetensors")
-    torch.save(dict(training_state), partial / STATE_FILE)
-    for name, text in texts.items():
-        (partial / name).write_text(text, encoding="utf-8")
-    for path in (*partial.iterdir(), partial):
-        _flush(path)
+    try:
+        for stem, tensors in weights.items():
+            contiguous = {name: tensor.contiguous() for name, tensor in tensors.items()}
+            save_file(contiguous, partial / f"{stem}.safetensors")
+        torch.save(dict(training_state), partial / STATE_FILE)
+        for name, text in texts.items():
+            (partial / name).write_text(text, encoding="utf-8")
+        for path in (*partial.iterdir(), partial):
+            _flush(path)
+    except (OSError, RuntimeError, SafetensorError) as error:
+        shutil.rmtree(partial, ignore_errors=True)  # give a full disk its space back
+        raise ValueError(
+            f"{final}: the checkpoint could not be written ({error}); earlier ones are intact"
+        ) from error
     if final.exists():  # the same step, saved again
-        shutil.rmtree(final)
+        final.rename(replaced)
     partial.rename(final)
     _flush(root)
+    shutil.rmtree(replaced, ignore_errors=True)
     return final
+
+
+def prune_checkpoints(
+    root: Path, *, keep_last: int, keep_every: int | None, keep: set[int]
+) -> None:
+    """Delete all but the newest ``keep_last``, every multiple of ``keep_every``, and ``keep``."""
+    found = list_checkpoints(root)
+    newest = set(list(found)[-keep_last:])
+    for step, path in found.items():
+        is_nth = keep_every is not None and step % keep_every == 0
+        if not (step in newest or is_nth or step in keep):
+            # Renamed first, so that a half-deleted directory never looks like a checkpoint.
+            doomed = path.with_name(path.name + ".partial")
+            path.rename(doomed)
+            shutil.rmtree(doomed)
 
 
 def _flush(path: Path) -> None:
@@ -86,15 +114,29 @@ def load_weights(checkpoint: Path, stem: str) -> dict[str, Tensor]:
     """The tensors of one file of a checkpoint.
 
     Raises:
-        ValueError: if ``checkpoint`` is not a checkpoint or the file can't be read.
+        DamagedCheckpointError: if ``checkpoint`` is none, or the file can't be read.
     """
     path = checkpoint / f"{stem}.safetensors"
     if not path.is_file():
-        raise ValueError(f"{checkpoint}: not a checkpoint, it has no {path.name}")
+        raise DamagedCheckpointError(f"{checkpoint}: not a checkpoint, it has no {path.name}")
     try:
         return load_file(path)
     except (SafetensorError, OSError) as error:
-        raise ValueError(f"{path}: not a readable safetensors file ({error})") from error
+        raise DamagedCheckpointError(
+            f"{path}: not a readable safetensors file ({error})"
+        ) from error
+
+
+def read_text(checkpoint: Path, name: str) -> str:
+    """A text that the caller of ``save_checkpoint`` added.
+
+    Raises:
+        DamagedCheckpointError: if it is not there or can't be read.
+    """
+    try:
+        return (checkpoint / name).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DamagedCheckpointError(f"{checkpoint}: not a checkpoint, it has no {name}") from error
 
 
 def load_into(module: torch.nn.Module, checkpoint: Path, stem: str) -> None:
@@ -123,10 +165,10 @@ def load_training_state(checkpoint: Path) -> dict[str, Any]:
     """What ``save_checkpoint`` got as ``training_state``.
 
     Raises:
-        ValueError: if the file is not there or is not one of plain tensors and numbers.
+        DamagedCheckpointError: if the file is not there or holds more than tensors and numbers.
     """
     path = checkpoint / STATE_FILE
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
     except (OSError, EOFError, RuntimeError, pickle.UnpicklingError) as error:
-        raise ValueError(f"{path}: not a readable training state ({error})") from error
+        raise DamagedCheckpointError(f"{path}: not a readable training state ({error})") from error

@@ -77,6 +77,12 @@ class Ranks:
             dist.all_reduce(tensor)
         return tensor
 
+    def max(self, tensor: Tensor) -> Tensor:
+        """Largest value over the ranks, in place."""
+        if self.world_size > 1:
+            dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
+        return tensor
+
     def gather_rows(self, tensor: Tensor) -> Tensor:
         """The ranks' equally long tensors, one after another."""
         if self.world_size == 1:

@@ -38,6 +38,19 @@ class Carry(NamedTuple):
     halted: Bool[Tensor, " batch"]
     batch: Batch
 
+    def rows(self, part: int, num_parts: int) -> "Carry":
+        """Part ``part`` of ``num_parts`` equal ones, in order."""
+
+        def chunk(tensor: Tensor) -> Tensor:
+            return tensor.chunk(num_parts)[part]
+
+        return Carry(
+            state=LatentState(*map(chunk, self.state)),
+            steps=chunk(self.steps),
+            halted=chunk(self.halted),
+            batch=Batch(*map(chunk, self.batch)),
+        )
+
 
 def empty_carry(batch: Batch, initial: LatentState) -> Carry:
     """A carry whose slots have all halted, so that the first step fills every one."""

@@ -28,7 +28,7 @@ from hrm_deeploop.scaling import (
 
 
 class SegmentOutput(NamedTuple):
-    """What one segment computes. Logits are unnormalised; Q values are logits in float32."""
+    """What one segment computes. Q values are logits, in float32 or wider."""
 
     state: LatentState  # carries the graph; detach it before the next segment
     logits: Float[Tensor, "batch seq vocab"]
@@ -137,7 +137,8 @@ class HRM(nn.Module):
             L_cycles=config.L_cycles,
             gradient=self.gradient,
         )
-        q_values = self.q_head(z_H[:, 0]).to(torch.float32)
+        q_values = self.q_head(z_H[:, 0])
+        q_values = q_values.to(torch.promote_types(q_values.dtype, torch.float32))
         return SegmentOutput(
             state=LatentState(z_H=z_H, z_L=z_L),
             logits=self.lm_head(z_H[:, config.num_puzzle_tokens :]),

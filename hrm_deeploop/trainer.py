@@ -5,14 +5,14 @@ network (Adam) and the puzzle rows that occurred (SignSGD). What a step does is 
 weights, the carry and (seed, step), so a resumed run needs no random state.
 """
 
-import time
-from collections.abc import Callable
-from typing import Any
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from tqdm import tqdm
+from torch.nn.parallel import DistributedDataParallel
+from torch.nn.utils import get_total_norm
 
 from hrm_deeploop.config import OptimConfig
 from hrm_deeploop.device import Ranks, data_parallel
@@ -25,8 +25,7 @@ from hrm_deeploop.halting import (
     min_segments,
     refill,
 )
-from hrm_deeploop.losses import correctness, segment_loss
-from hrm_deeploop.metrics import MetricsLog
+from hrm_deeploop.losses import Correctness, correctness, segment_loss
 from hrm_deeploop.model import HRM
 from hrm_deeploop.optim import average_weights, build_optimizer, build_scheduler
 from hrm_deeploop.puzzle_embedding import PuzzleEmbedding
@@ -34,18 +33,27 @@ from hrm_deeploop.recurrence import LatentState
 
 EXPLORATION_STREAM = 1  # keeps these draws apart from the batches' at one seed
 
-# What a step adds up over the rows of all ranks, in this order.
-SUMS = (
-    "finished",  # rows that halted; the next four count these alone
-    "segments",
-    "token_accuracy",
-    "exact_accuracy",
-    "q_halt_accuracy",
-    "lm_loss",  # over every row of the batch
-    "q_halt_loss",
-    "q_continue_loss",
-)
-NUM_FINISHED_SUMS = 5
+# What a step adds to the window of the log, in this order: sums over rows ...
+FINISHED_SUMS = ("segments", "token_accuracy", "exact_accuracy", "q_halt_accuracy")
+LOSS_SUMS = ("lm_loss", "q_halt_loss", "q_continue_loss")
+# ... and norms of the gradient of the mean loss.
+GRAD_NORMS = ("grad_norm_H", "grad_norm_L", "grad_norm_embeddings", "grad_norm_heads")
+WINDOW = ("finished", *FINISHED_SUMS, *LOSS_SUMS, *GRAD_NORMS)
+
+
+class NonFiniteError(ValueError):
+    """A loss or gradient is not finite; the weights are those of the step before."""
+
+
+class Segment(NamedTuple):
+    """What one micro-batch's segment leaves behind."""
+
+    state: LatentState
+    q_halt: Tensor
+    q_continue: Tensor | None
+    right: Correctness
+    losses: Tensor  # ``LOSS_SUMS``
+    puzzle_grad: Tensor | None
 
 
 class Trainer:
@@ -57,9 +65,11 @@ class Trainer:
         total_steps: length of the learning-rate schedule.
         seed: of the halting exploration.
         ranks: this process among those that share the global batch.
+        micro_batch_size: rows that a forward takes at once; None takes a rank's whole batch.
+        compile_network: run the network through torch.compile.
 
     Raises:
-        ValueError: if the global batch can't be split evenly over the ranks.
+        ValueError: if the global batch can't be split evenly over ranks or micro-batches.
     """
 
     def __init__(
@@ -71,11 +81,20 @@ class Trainer:
         total_steps: int,
         seed: int,
         ranks: Ranks,
+        micro_batch_size: int | None = None,
+        compile_network: bool = False,
     ) -> None:
         if config.global_batch_size % ranks.world_size:
             raise ValueError(
-                f"global_batch_size={config.global_batch_size} must be a multiple of the "
+                f"optim.global_batch_size={config.global_batch_size} must be a multiple of the "
                 f"{ranks.world_size} ranks"
+            )
+        rank_batch_size = config.global_batch_size // ranks.world_size
+        self.micro_batch_size = micro_batch_size or rank_batch_size
+        if rank_batch_size % self.micro_batch_size:
+            raise ValueError(
+                f"micro_batch_size={micro_batch_size} must divide the {rank_batch_size} rows of a "
+                "rank's batch"
             )
         self.network = network
         self.puzzle_embedding = puzzle_embedding
@@ -85,65 +104,140 @@ class Trainer:
         self.ranks = ranks
         self.step = 0
         self.num_finished = 0
+        self.window = torch.zeros(len(WINDOW), device=ranks.device)  # of this rank, to be logged
+        self.window_steps = 0
         self.carry: Carry | None = None
         self.optimizer = build_optimizer(network.parameters(), config)
         self.scheduler = build_scheduler(self.optimizer, total_steps=total_steps, config=config)
         self.averaged = average_weights(network, config.ema_rate) if config.ema_rate else None
-        self._forward = data_parallel(network, ranks)
+        self._parallel = data_parallel(network, ranks)
+        self._forward = torch.compile(self._parallel) if compile_network else self._parallel
 
-    def train_step(self, fresh: Batch) -> Tensor:
+    def train_step(self, fresh: Batch) -> None:
         """One segment and one update; ``fresh`` is this rank's slice of the step's global batch.
 
-        Returns:
-            ``SUMS`` over this rank's rows, shape (8,), on the device.
+        Raises:
+            NonFiniteError: before anything is updated.
         """
-        network, model = self.network, self.network.config
-        initial = network.initial_state(len(fresh.inputs))
-        carry = self.carry or empty_carry(fresh, initial)
-        carry = refill(carry, fresh, initial)
-        batch = carry.batch
+        initial = self.network.initial_state(len(fresh.inputs))
+        carry = refill(self.carry or empty_carry(fresh, initial), fresh, initial)
+        num_parts = len(fresh.inputs) // self.micro_batch_size
+        parts = [carry.rows(part, num_parts) for part in range(num_parts)]
+        segments = [self._run(part, is_last=part is parts[-1]) for part in parts]
 
-        puzzle_vectors = self.puzzle_embedding.lookup(batch.puzzle_ids)
-        out = self._forward(carry.state, batch.inputs, puzzle_vectors)
-        state: LatentState = out.state.detach()
+        q_halt = torch.cat([segment.q_halt for segment in segments])
+        q_continue = [s.q_continue for s in segments if s.q_continue is not None]
         steps = carry.steps + 1
-
-        target = None
-        if model.q_target == "bootstrap":
-            with torch.no_grad():
-                ahead = network(state, batch.inputs, puzzle_vectors)
-            is_last = steps >= model.halt_max_steps
-            target = continue_target(ahead.q_halt, ahead.q_continue, is_last)
-        right = correctness(out.logits, batch.labels)
-        loss = segment_loss(
-            out.logits, batch.labels, right.exact, out.q_halt, out.q_continue, target
+        halted = decide_halt(
+            q_halt,
+            torch.cat(q_continue) if q_continue else None,
+            steps,
+            self._min_segments(),
+            max_steps=self.network.config.halt_max_steps,
         )
-        # Losses are sums over rows; DDP averages gradients over ranks.
-        scale = self.ranks.world_size / self.config.global_batch_size
-        (scale * loss.total).backward()
-        self._update(batch.puzzle_ids, puzzle_vectors.grad)
+        exact = torch.cat([segment.right.exact for segment in segments])
+        per_row = (
+            torch.ones_like(steps),
+            steps,
+            torch.cat([segment.right.token_accuracy for segment in segments]),
+            exact,
+            (q_halt > 0) == exact,
+        )
+        finished = torch.stack([torch.where(halted, value, 0).sum().float() for value in per_row])
+        losses = torch.stack([segment.losses for segment in segments]).sum(0)
+        norms = self._gradient_norms()
+        puzzle_grads = [s.puzzle_grad for s in segments if s.puzzle_grad is not None]
+        puzzle_grad = torch.cat(puzzle_grads) if puzzle_grads else None
+        self._check_finite(losses, norms, puzzle_grad)
 
-        with torch.no_grad():
-            halted = decide_halt(
-                out.q_halt,
-                out.q_continue,
-                steps,
-                self._min_segments(),
-                max_steps=model.halt_max_steps,
+        self._update(carry.batch.puzzle_ids, puzzle_grad)
+        self.window += torch.cat((finished, losses, norms / self.ranks.world_size))
+        self.window_steps += 1
+        self.carry = Carry(
+            state=LatentState(
+                z_H=_join([segment.state.z_H for segment in segments]),
+                z_L=_join([segment.state.z_L for segment in segments]),
+            ),
+            steps=steps,
+            halted=halted,
+            batch=carry.batch,
+        )
+
+    def _run(self, carry: Carry, *, is_last: bool) -> Segment:
+        """Forward and backward of one micro-batch; gradients add up, ranks meet at the last."""
+        network, batch = self.network, carry.batch
+        puzzle_vectors = self.puzzle_embedding.lookup(batch.puzzle_ids)
+        with self._synchronized(is_last):
+            out = self._forward(carry.state, batch.inputs, puzzle_vectors)
+            state = out.state.detach()
+            target = None
+            if network.config.q_target == "bootstrap":
+                with torch.no_grad():
+                    ahead = network(state, batch.inputs, puzzle_vectors)
+                is_last_segment = carry.steps + 1 >= network.config.halt_max_steps
+                target = continue_target(ahead.q_halt, ahead.q_continue, is_last_segment)
+            right = correctness(out.logits, batch.labels)
+            loss = segment_loss(
+                out.logits, batch.labels, right.exact, out.q_halt, out.q_continue, target
             )
-            self.carry = Carry(state=state, steps=steps, halted=halted, batch=batch)
-            per_row = (
-                torch.ones_like(steps),
-                steps,
-                right.token_accuracy,
-                right.exact,
-                (out.q_halt > 0) == right.exact,
+            # Losses are sums over rows; DDP averages gradients over ranks.
+            scale = self.ranks.world_size / self.config.global_batch_size
+            (scale * loss.total).backward()
+        return Segment(
+            state=state,
+            q_halt=out.q_halt.detach(),
+            q_continue=None if out.q_continue is None else out.q_continue.detach(),
+            right=right,
+            losses=torch.stack([value.detach().float() for value in loss]),
+            puzzle_grad=puzzle_vectors.grad,
+        )
+
+    def _synchronized(self, is_last: bool) -> AbstractContextManager[None]:
+        if isinstance(self._parallel, DistributedDataParallel) and not is_last:
+            return self._parallel.no_sync()
+        return nullcontext()
+
+    def _gradient_norms(self) -> Tensor:
+        """``GRAD_NORMS`` of the global batch's mean loss."""
+        network = self.network
+        embeddings = [network.embed_tokens.weight]
+        if network.embed_positions is not None:
+            embeddings.append(network.embed_positions)
+        heads = [*network.lm_head.parameters(), *network.q_head.parameters()]
+        groups = (network.H.parameters(), network.L.parameters(), embeddings, heads)
+        norms = [
+            get_total_norm([p.grad for p in group if p.grad is not None]).float()
+            for group in groups
+        ]
+        return torch.stack(norms)
+
+    def _check_finite(self, losses: Tensor, norms: Tensor, puzzle_grad: Tensor | None) -> None:
+        found = torch.cat((losses, norms))
+        if puzzle_grad is not None:
+            found = torch.cat((found, puzzle_grad.norm().float()[None]))
+        if not bool(torch.isfinite(found).all()):
+            names = (*LOSS_SUMS, *GRAD_NORMS, "grad_norm_puzzle_embedding")
+            values = ", ".join(
+                f"{name} {value:g}"
+                for name, value in zip(names, found.tolist(), strict=False)
+                if not np.isfinite(value)
             )
-            of_finished = [torch.where(halted, value, 0).sum() for value in per_row]
-            return torch.stack([value.detach().float() for value in (*of_finished, *loss)])
+            raise NonFiniteError(
+                f"step {self.step + 1}: {values}; nothing was updated, checkpoints are intact"
+            )
+
+    @property
+    def lr(self) -> float:
+        """The network's learning rate in the coming step."""
+        return float(self.scheduler.get_last_lr()[0])
+
+    @property
+    def puzzle_emb_lr(self) -> float:
+        """The puzzle table's learning rate in the coming step; it follows the same schedule."""
+        return self.config.puzzle_emb_lr * self.lr / self.config.lr
 
     def _update(self, puzzle_ids: Tensor, puzzle_grad: Tensor | None) -> None:
-        lr_ratio = float(self.scheduler.get_last_lr()[0]) / self.config.lr
+        puzzle_emb_lr = self.puzzle_emb_lr
         self.optimizer.step()
         self.optimizer.zero_grad()
         self.scheduler.step()
@@ -151,7 +245,7 @@ class Trainer:
             self.puzzle_embedding.sign_sgd_step(
                 self.ranks.gather_rows(puzzle_ids),
                 self.ranks.gather_rows(puzzle_grad),
-                lr=self.config.puzzle_emb_lr * lr_ratio,
+                lr=puzzle_emb_lr,
                 weight_decay=self.config.puzzle_emb_weight_decay,
             )
         if self.averaged is not None:
@@ -168,6 +262,31 @@ class Trainer:
             rng=np.random.default_rng((self.seed, EXPLORATION_STREAM, self.step)),
         )
         return drawn.chunk(self.ranks.world_size)[self.ranks.rank].to(self.ranks.device)
+
+    def take_window(self) -> dict[str, float]:
+        """Means since the last call, over all ranks; every rank must call it.
+
+        Accuracies and segments are means over the examples that finished, and absent if none did.
+        """
+        values = dict(zip(WINDOW, self.ranks.sum(self.window).tolist(), strict=True))
+        finished, num_steps = int(values["finished"]), self.window_steps
+        self.num_finished += finished
+        self.window, self.window_steps = torch.zeros_like(self.window), 0
+        means = {
+            name: values[name] / (num_steps * self.config.global_batch_size) for name in LOSS_SUMS
+        }
+        if finished:
+            means.update({name: values[name] / finished for name in FINISHED_SUMS})
+        means.update({name: values[name] / num_steps for name in GRAD_NORMS})
+        return means
+
+    @property
+    def eval_network(self) -> HRM:
+        """The network to predict with: the averaged one where weights are averaged."""
+        if self.averaged is None:
+            return self.network
+        assert isinstance(self.averaged.module, HRM)
+        return self.averaged.module
 
     def modules(self) -> dict[str, nn.Module]:
         """What a checkpoint keeps of the model, by file name."""
@@ -187,6 +306,8 @@ class Trainer:
         return {
             "step": self.step,
             "num_finished": self.num_finished,
+            "window": self.ranks.sum(self.window.clone()),
+            "window_steps": self.window_steps,
             "optimizer": self.optimizer.state_dict(),
             "scheduler": self.scheduler.state_dict(),
             "num_averaged": 0 if self.averaged is None else int(self.averaged.n_averaged),
@@ -197,6 +318,9 @@ class Trainer:
         """Go on from ``training_state()``; the caller has loaded the weights of the same step."""
         self.step = saved["step"]
         self.num_finished = saved["num_finished"]
+        if self.ranks.is_main:  # the window is summed over the ranks when it is logged
+            self.window.copy_(saved["window"])
+        self.window_steps = saved["window_steps"]
         self.optimizer.load_state_dict(saved["optimizer"])
         self.scheduler.load_state_dict(saved["scheduler"])
         if self.averaged is not None:
@@ -214,75 +338,6 @@ class Trainer:
             )
 
 
-def fit(
-    trainer: Trainer,
-    draw: Callable[[int], Batch],
-    log: MetricsLog | None,
-    *,
-    until: int,
-    log_every: int,
-    checkpoint_every: int | None,
-    save: Callable[[], None],
-    title: str,
-) -> None:
-    """Train until step ``until``, logging, showing progress and saving on the way and at the end.
-
-    Args:
-        draw: this rank's batch of a step, on its device.
-        log: of the main rank; None on the others.
-        save: writes a checkpoint; called on every rank.
-        title: what the progress bar calls the run.
-    """
-    ranks = trainer.ranks
-    window, window_steps, started = torch.zeros(len(SUMS), device=ranks.device), 0, time.monotonic()
-    with tqdm(
-        total=until,
-        initial=trainer.step,
-        desc=title,
-        unit="step",
-        dynamic_ncols=True,
-        mininterval=0.5,
-        disable=not ranks.is_main,
-    ) as bar:
-        while trainer.step < until:
-            window += trainer.train_step(draw(trainer.step))
-            window_steps += 1
-            bar.update()
-            if trainer.step % log_every == 0 or trainer.step == until:
-                row = _summarize(trainer, ranks.sum(window), window_steps)
-                row["seconds"] = round(time.monotonic() - started, 3)
-                if log is not None:
-                    log.write(row)
-                bar.set_postfix(_shown(row), refresh=False)
-                window, window_steps = torch.zeros_like(window), 0
-            at_interval = checkpoint_every is not None and trainer.step % checkpoint_every == 0
-            if at_interval or trainer.step == until:
-                save()
-
-
-def _summarize(trainer: Trainer, sums: Tensor, num_steps: int) -> dict[str, Any]:
-    """One line of metrics.jsonl from the sums of the last ``num_steps`` steps."""
-    values = dict(zip(SUMS, sums.tolist(), strict=True))
-    finished = int(values["finished"])
-    trainer.num_finished += finished
-    num_rows = trainer.config.global_batch_size * num_steps
-    row: dict[str, Any] = {
-        "step": trainer.step,
-        "train/examples_drawn": trainer.step * trainer.config.global_batch_size,
-        "train/examples_finished": trainer.num_finished,
-        "train/lr": trainer.scheduler.get_last_lr()[0],
-    }
-    for name in SUMS[NUM_FINISHED_SUMS:]:
-        row[f"train/{name}"] = values[name] / num_rows
-    for name in SUMS[1:NUM_FINISHED_SUMS]:
-        if finished:
-            row[f"train/{name}"] = values[name] / finished
-    return row
-
-
-def _shown(row: dict[str, Any]) -> dict[str, str]:
-    shown = {"loss": f"{row['train/lm_loss']:.3f}"}
-    if "train/exact_accuracy" in row:
-        shown["exact"] = f"{row['train/exact_accuracy']:.1%}"
-        shown["segments"] = f"{row['train/segments']:.1f}"
-    return shown
+def _join(parts: list[Tensor]) -> Tensor:
+    """The parts in one tensor, without a copy where there is one."""
+    return parts[0] if len(parts) == 1 else torch.cat(parts)

@@ -10,15 +10,29 @@ import torch
 from arc_data import sources
 from arc_data.canvas import VOCAB_SIZE
 from arc_data.leaks import TrainingSet, find_leaks, format_match, training_set
-from arc_data.puzzles import PuzzleSet, build_puzzles, read_puzzles
-from hrm_deeploop.checkpoint import list_checkpoints
+from arc_data.puzzles import (
+    MatchedPuzzles,
+    PuzzleSet,
+    build_puzzles,
+    match_puzzles,
+    read_puzzles,
+)
+from hrm_deeploop.checkpoint import (
+    DamagedCheckpointError,
+    list_checkpoints,
+    load_weights,
+    read_text,
+)
 from hrm_deeploop.device import choose_dtype
+from hrm_deeploop.metrics import read_metrics
 from hrm_deeploop.model import HRM
 from hrm_deeploop.puzzle_embedding import PuzzleEmbedding
 from scripts.run_config import RunConfig
 
 CHECKPOINTS = "checkpoints"
 PUZZLES_FILE = "puzzles.json"
+METRICS_FILE = "metrics.jsonl"
+BEST_BY = "eval/arc_prize_at_2"  # the validation score that the best checkpoint has
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +41,7 @@ class Data:
 
     collection: sources.Collection
     puzzles: PuzzleSet
+    matched: MatchedPuzzles | None  # with a checkpoint's rows, if there is one
 
     @property
     def evaluated_indices(self) -> list[int]:
@@ -36,7 +51,12 @@ class Data:
 
 
 def load_data(config: RunConfig, checkpoint: Path | None = None) -> Data:
-    """The configured tasks; their puzzles are built, or those of a checkpoint."""
+    """The configured tasks; their puzzles are built, or matched by name with a checkpoint's.
+
+    Raises:
+        ValueError: if the data and the checkpoint have different tasks and ``new_puzzles`` is
+            ``refuse``.
+    """
     collection = sources.load(config.data)
     for ids, why in (
         (collection.too_large, f"do not fit data.canvas={config.data.canvas}"),
@@ -44,16 +64,49 @@ def load_data(config: RunConfig, checkpoint: Path | None = None) -> Data:
     ):
         if ids:
             print(f"data: {len(ids)} tasks left out that {why}: {_few(ids)}", file=sys.stderr)
+    draws = dict(num_aug=config.data.num_aug, seed=config.data.seed)
     if checkpoint is None:
-        puzzles = build_puzzles(
-            collection.tasks, num_aug=config.data.num_aug, seed=config.data.seed
+        puzzles = build_puzzles(collection.tasks, **draws)
+        return Data(collection=collection, puzzles=puzzles, matched=None)
+    where = str(checkpoint / PUZZLES_FILE)
+    text = read_text(checkpoint, PUZZLES_FILE)
+    try:
+        saved = read_puzzles(text, where)
+    except ValueError as error:
+        raise DamagedCheckpointError(str(error)) from error
+    matched = match_puzzles(
+        saved,
+        collection.tasks,
+        where,
+        init=config.new_puzzles == "init",
+        **draws,
+    )
+    if not matched.in_place:
+        num_found = int((matched.rows >= 0).sum())
+        print(
+            f"data: {num_found:,} of {len(matched.rows):,} puzzles have a row among the "
+            f"{matched.num_saved:,} of {checkpoint}; the others start at zero",
+            file=sys.stderr,
         )
-    else:
-        path = checkpoint / PUZZLES_FILE
-        if not path.is_file():
-            raise ValueError(f"{checkpoint}: not a checkpoint, it has no {path.name}")
-        puzzles = read_puzzles(path.read_text(encoding="utf-8"), collection.tasks, str(path))
-    return Data(collection=collection, puzzles=puzzles)
+    return Data(collection=collection, puzzles=matched.puzzles, matched=matched)
+
+
+def load_table(table: PuzzleEmbedding, data: Data, checkpoint: Path) -> None:
+    """Copy the checkpoint's rows to the puzzles that they belong to.
+
+    Raises:
+        ValueError: if the checkpoint's table is not one of its puzzles.
+    """
+    assert data.matched is not None
+    saved = load_weights(checkpoint, "puzzle_embedding")["weight"]
+    expected = (data.matched.num_saved, table.weight.shape[1])
+    if tuple(saved.shape) != expected:
+        raise ValueError(
+            f"{checkpoint}: its puzzle table is {tuple(saved.shape)}, expected {expected}"
+        )
+    rows = torch.from_numpy(data.matched.rows)
+    table.weight.zero_()
+    table.weight[rows >= 0] = saved[rows[rows >= 0]].to(table.weight)
 
 
 def load_training_set(config: RunConfig, data: Data) -> TrainingSet:
@@ -95,8 +148,14 @@ def build_table(config: RunConfig, puzzles: PuzzleSet, device: torch.device) -> 
     return PuzzleEmbedding(len(puzzles), config.model.puzzle_emb_ndim).to(device)
 
 
+def best_step(run_dir: Path) -> int | None:
+    """The step with the best validation score in metrics.jsonl, the earliest of equals."""
+    scored = [row for row in read_metrics(run_dir / METRICS_FILE) if BEST_BY in row]
+    return max(scored, key=lambda row: row[BEST_BY])["step"] if scored else None
+
+
 def find_checkpoint(run_dir: Path, which: str | int) -> Path:
-    """The checkpoint of a run: ``last`` or a step number.
+    """The checkpoint of a run: ``last``, ``best`` or a step number.
 
     Raises:
         ValueError: if the run has none, or not that one.
@@ -106,8 +165,11 @@ def find_checkpoint(run_dir: Path, which: str | int) -> Path:
         raise ValueError(f"{run_dir}: no checkpoint in {CHECKPOINTS}/")
     if which == "last":
         return list(found.values())[-1]
-    if which not in found:
+    step = best_step(run_dir) if which == "best" else which
+    if step not in found:
+        choices = ["last", "best"] if best_step(run_dir) in found else ["last"]
         raise ValueError(
-            f"checkpoint={which}: allowed are last and the steps {', '.join(map(str, found))}"
+            f"checkpoint={which}: allowed are {', '.join(choices)} and the steps "
+            f"{', '.join(map(str, found))}"
         )
-    return found[int(which)]
+    return found[int(step)]

@@ -71,7 +71,10 @@ def main(overrides: list[str]) -> dict[str, Any]:
     device = choose_device(first.device)
     for number, (name, config) in enumerate(configs.items(), start=1):
         title = f"{name} ({number}/{len(configs)})"
-        checkpoint = train(config, Ranks(device=device), title=f"train {title}")
+        checkpoint, stopped_by = train(config, Ranks(device=device), title=f"train {title}")
+        if stopped_by is not None:
+            print(f"stopped in {checkpoint}; the same command goes on", file=sys.stderr)
+            return {"run_dir": str(run_dir), "exit_status": 128 + stopped_by}
         directory, ladders[name] = evaluate(config, checkpoint, device, title=f"predict {title}")
         results[name] = {
             "overrides": arms[name],

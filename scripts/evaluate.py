@@ -16,8 +16,8 @@ from hrm_deeploop.checkpoint import load_into
 from hrm_deeploop.config import StrictConfig
 from hrm_deeploop.device import DeviceName, choose_device
 from scripts import cli
-from scripts.assemble import build_network, build_table, find_checkpoint, load_data
-from scripts.run_config import RunConfig, load_config, to_yaml, validate
+from scripts.assemble import build_network, build_table, find_checkpoint, load_data, load_table
+from scripts.run_config import NewPuzzles, RunConfig, load_config, to_yaml, validate
 
 
 class EvaluateOptions(StrictConfig):
@@ -28,6 +28,7 @@ class EvaluateOptions(StrictConfig):
     votes: int | None = Field(ge=1)
     tasks: Annotated[tuple[str, ...], Field(strict=False, min_length=1)] | None
     batch_size: int | None = Field(ge=1)
+    new_puzzles: NewPuzzles | None
     device: DeviceName
 
 
@@ -53,7 +54,7 @@ def evaluate(
     network = build_network(config, device).eval()
     table = build_table(config, data.puzzles, device)
     load_into(network, checkpoint, "ema" if config.optim.ema_rate else "model")
-    load_into(table, checkpoint, "puzzle_embedding")
+    load_table(table, data, checkpoint)
     predictions = predict(
         answer_with(network, table),
         data.puzzles,
@@ -83,7 +84,12 @@ def main(overrides: list[str]) -> dict[str, Any]:
     evaluation = config.evaluation.model_copy(update=changes)
     config = validate(
         RunConfig,
-        {**config.model_dump(), "run_dir": options.run, "evaluation": evaluation.model_dump()},
+        {
+            **config.model_dump(),
+            "run_dir": options.run,
+            "evaluation": evaluation.model_dump(),
+            "new_puzzles": options.new_puzzles or config.new_puzzles,
+        },
     )
     directory, ladder = evaluate(
         config,

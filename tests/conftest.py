@@ -33,6 +33,7 @@ def data_config():
             extra_folders=(),
             extra_sources=(),
             evaluate="all",
+            validation=0.0,
             leaks="exclude",
             canvas=30,
             num_aug=4,

@@ -1,7 +1,6 @@
 """Puzzles are distinct as grids, equal on every machine, and survive their file."""
 
 import itertools
-import json
 import os
 import subprocess
 import sys
@@ -13,7 +12,7 @@ import pytest
 from arc_data import sources
 from arc_data.augment import Augmentation, from_dihedral
 from arc_data.grid import grid_key
-from arc_data.puzzles import COMPOSE, build_puzzles, read_puzzles
+from arc_data.puzzles import COMPOSE, build_puzzles, match_puzzles, read_puzzles
 from arc_data.task import Task, parse_task
 
 
@@ -134,7 +133,7 @@ def test_a_thousand_augmentations_of_arc1_are_small(data_config):
     assert len(puzzles) == 730_815
     assert peak * 960 / 800 < 500e6
     assert len(text) * 960 / 800 < 25e6
-    assert len(read_puzzles(text, tasks, "puzzles.json")) == len(puzzles)
+    assert len(match(text, tasks).puzzles) == len(puzzles)
 
 
 def test_another_seed_draws_other_puzzles(mini):
@@ -144,22 +143,53 @@ def test_another_seed_draws_other_puzzles(mini):
 
 def test_puzzles_survive_their_file(mini):
     puzzles = build_puzzles(mini, num_aug=8, seed=0)
-    again = read_puzzles(puzzles.to_json(), mini, "puzzles.json")
-    assert again.content_hash == puzzles.content_hash
-    np.testing.assert_array_equal(again.offsets, puzzles.offsets)
-    np.testing.assert_array_equal(again.colors, puzzles.colors)
-    assert [task.id for task in again.tasks] == [task.id for task in mini]
+    matched = match(puzzles.to_json(), mini)
+    assert matched.in_place
+    assert matched.puzzles.content_hash == puzzles.content_hash
+    np.testing.assert_array_equal(matched.puzzles.offsets, puzzles.offsets)
+    np.testing.assert_array_equal(matched.puzzles.colors, puzzles.colors)
+
+
+def match(text, tasks, *, init=False):
+    saved = read_puzzles(text, "puzzles.json")
+    return match_puzzles(saved, tasks, "puzzles.json", num_aug=8, seed=0, init=init)
+
+
+def test_rows_are_matched_by_name_whatever_the_order(mini):
+    puzzles = build_puzzles(mini, num_aug=3, seed=0)
+    backwards = match(puzzles.to_json(), mini[::-1])
+    assert not backwards.in_place
+    for i, row in enumerate(backwards.rows):
+        assert backwards.puzzles.augmentation(i) == puzzles.augmentation(int(row))
+    assert sorted(backwards.rows) == list(range(len(puzzles)))
+
+
+def test_new_puzzles_get_no_row_and_missing_tasks_are_left_out(mini):
+    text = build_puzzles(mini[:3], num_aug=3, seed=0).to_json()
+    matched = match(text, [mini[2], mini[5]], init=True)
+    known, new = (matched.puzzles.puzzle_ids(t) for t in (0, 1))
+    assert matched.rows[known.start : known.stop].tolist() == [8, 9, 10, 11]
+    assert set(matched.rows[new.start : new.stop]) == {-1}
+    assert len(new) == 9
+    assert not matched.in_place
 
 
 def test_a_file_with_other_tasks_is_refused_by_name(mini):
     text = build_puzzles(mini, num_aug=1, seed=0).to_json()
-    with pytest.raises(ValueError, match=f"1 are missing from the data \\({mini[0].id}\\)"):
-        read_puzzles(text, mini[1:], "puzzles.json")
-    with pytest.raises(ValueError, match=r"1 are in the data only \(new\)"):
-        read_puzzles(text, [*mini, make_task([[1]], task_id="new")], "puzzles.json")
+    with pytest.raises(ValueError, match=f"1 of 59 are missing from the data \\({mini[0].id}\\)"):
+        match(text, mini[1:])
+    with pytest.raises(ValueError, match=r"1 of 60 are in the data only \(new\)"):
+        match(text, [*mini, make_task([[1]], task_id="new")])
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"tasks": [{"id": "t"}]}', json.dumps({"tasks": 3})])
-def test_a_file_that_is_none_is_refused(text, mini):
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "[]", '{"tasks": [{"id": "t"}]}', '{"tasks": 3}'),
+        *('{"tasks": [{"id": "t", "puzzles": ["8:0123456789"]}]}',),
+        *('{"tasks": [{"id": "t", "puzzles": ["0:0023456789"]}]}',),
+    ],
+)
+def test_a_file_that_is_none_is_refused(text):
     with pytest.raises(ValueError, match=r"puzzles\.json: not a list of puzzles"):
-        read_puzzles(text, mini, "puzzles.json")
+        read_puzzles(text, "puzzles.json")

@@ -11,6 +11,7 @@ from hrm_deeploop.checkpoint import (
     load_into,
     load_training_state,
     load_weights,
+    prune_checkpoints,
     save_checkpoint,
 )
 
@@ -51,12 +52,31 @@ def test_a_failure_while_writing_leaves_the_earlier_ones_and_no_new_one(tmp_path
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(module.torch, "save", full_disk)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(ValueError, match=r"could not be written .*No space left.* intact"):
         save(tmp_path, step=2)
     assert list(list_checkpoints(tmp_path)) == [1]
     monkeypatch.undo()
-    save(tmp_path, step=2)  # the partial directory is no obstacle
+    assert [path.name for path in tmp_path.iterdir()] == ["step_00000001"]  # nothing half-written
+    save(tmp_path, step=2)
     assert list(list_checkpoints(tmp_path)) == [1, 2]
+
+
+def test_left_overs_of_a_killed_run_are_no_obstacle(tmp_path):
+    for name in ("step_00000007.partial", "step_00000007.replaced"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "model.safetensors").write_bytes(b"half")
+    assert list_checkpoints(tmp_path) == {}
+    save(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["step_00000007"]
+
+
+def test_pruning_keeps_the_last_the_best_and_every_nth(tmp_path):
+    for step in range(10, 80, 10):
+        save(tmp_path, step=step)
+    prune_checkpoints(tmp_path, keep_last=2, keep_every=30, keep={20})
+    assert list(list_checkpoints(tmp_path)) == [20, 30, 60, 70]
+    prune_checkpoints(tmp_path, keep_last=1, keep_every=None, keep=set())
+    assert list(list_checkpoints(tmp_path)) == [70]
 
 
 def test_checkpoints_are_listed_by_step_and_others_ignored(tmp_path):

@@ -1,0 +1,171 @@
+"""The loop around the training step: progress, log, evaluation, checkpoints, orderly stops."""
+
+import signal
+import time
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import torch
+from tqdm import tqdm
+
+from hrm_deeploop.halting import Batch
+from hrm_deeploop.metrics import MetricsLog
+from hrm_deeploop.trainer import Trainer
+
+
+class StopSignals:
+    """Turns the first SIGINT or SIGTERM into a request to stop after the step.
+
+    Use as a context manager. A second one acts as it would have without us.
+    """
+
+    def __init__(self) -> None:
+        self.received: int | None = None
+        self._previous: dict[int, Any] = {}
+
+    def __enter__(self) -> "StopSignals":
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._previous[number] = signal.signal(number, self._receive)
+        return self
+
+    def _receive(self, number: int, _frame: FrameType | None) -> None:
+        self.received = number
+        self._restore()
+
+    def _restore(self) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def __exit__(self, *_: object) -> None:
+        self._restore()
+
+
+def fit(
+    trainer: Trainer,
+    draw: Callable[[int], Batch],
+    log: MetricsLog | None,
+    *,
+    until: int,
+    log_every: int,
+    checkpoint_every: int | None,
+    save: Callable[[], None],
+    eval_interval: int | None = None,
+    evaluate: Callable[[], dict[str, float]] | None = None,
+    title: str,
+) -> int | None:
+    """Train until step ``until``: log, evaluate and save on the way, save at the end.
+
+    Args:
+        draw: this rank's batch of a step, on its device.
+        log: of the main rank; None on the others.
+        save: writes a checkpoint; called on every rank.
+        evaluate: every ``eval_interval`` steps and at the end of the schedule; returns what to log,
+            and is called before the step's checkpoint is written.
+        title: what the progress bar calls the run.
+
+    Returns:
+        The number of the signal that ended it early, or None.
+    """
+    clock = _Clock()
+    first_step = trainer.step
+    with (
+        StopSignals() as stop,
+        tqdm(
+            total=until,
+            initial=trainer.step,
+            desc=title,
+            unit="step",
+            dynamic_ncols=True,
+            mininterval=0.5,
+            disable=not trainer.ranks.is_main,
+        ) as bar,
+    ):
+        while trainer.step < until:
+            with clock.measure("data"):
+                batch = draw(trainer.step)
+            with clock.measure("step"):
+                trainer.train_step(batch)
+            step, is_end = trainer.step, trainer.step == trainer.total_steps
+            bar.update()
+            if step % log_every == 0 or is_end:
+                row = _log_row(trainer, clock)
+                if log is not None:
+                    log.write(row)
+                bar.set_postfix(_shown(row), refresh=False)
+            due = eval_interval is not None and (step % eval_interval == 0 or is_end)
+            if evaluate is not None and due:
+                with clock.measure("eval"):
+                    scores = evaluate()
+                if log is not None:
+                    log.write({"step": step, **scores, "seconds/eval": clock.take("eval")})
+            number = _agreed(trainer, stop.received)
+            at_interval = checkpoint_every is not None and step % checkpoint_every == 0
+            # What was evaluated is saved, so that the best step has a checkpoint.
+            if at_interval or due or step == until or number is not None:
+                with clock.measure("checkpoint"):
+                    save()
+            if number is not None and step < until:
+                return number
+        if trainer.step == first_step:
+            bar.refresh()
+    return None
+
+
+def _agreed(trainer: Trainer, number: int | None) -> int | None:
+    """The signal that any rank has received, so that all stop after the same step."""
+    if trainer.ranks.world_size == 1:
+        return number
+    received = torch.tensor(number or 0, device=trainer.ranks.device)
+    return int(trainer.ranks.max(received)) or None
+
+
+class _Clock:
+    """Adds up seconds by what they were spent on."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[str, float] = {}
+        self._name, self._started = "", 0.0
+
+    def measure(self, name: str) -> "_Clock":
+        self._name = name
+        return self
+
+    def __enter__(self) -> None:
+        self._started = time.monotonic()
+
+    def __exit__(self, *_: object) -> None:
+        spent = time.monotonic() - self._started
+        self._seconds[self._name] = self._seconds.get(self._name, 0.0) + spent
+
+    def take(self, name: str) -> float:
+        """Seconds since the last call for ``name``."""
+        return round(self._seconds.pop(name, 0.0), 4)
+
+
+def _log_row(trainer: Trainer, clock: _Clock) -> dict[str, Any]:
+    """One line of metrics.jsonl about the steps since the last one."""
+    batch_size = trainer.config.global_batch_size
+    num_steps = trainer.window_steps
+    means = trainer.take_window()
+    seconds = {name: clock.take(name) for name in ("data", "step", "checkpoint")}
+    return {
+        "step": trainer.step,
+        "train/examples_drawn": trainer.step * batch_size,
+        "train/examples_finished": trainer.num_finished,
+        "train/lr": trainer.lr,
+        "train/puzzle_emb_lr": trainer.puzzle_emb_lr,
+        **{f"train/{name}": value for name, value in means.items()},
+        # Of this process: a resumed one starts its first window anew.
+        "train/rows_per_second": num_steps * batch_size / max(sum(seconds.values()), 1e-9),
+        **{f"seconds/{name}": value for name, value in seconds.items()},
+    }
+
+
+def _shown(row: dict[str, Any]) -> dict[str, str]:
+    """What the progress bar shows of a row: loss, exact accuracy, segments, rows per second."""
+    shown = {"loss": f"{row['train/lm_loss']:.3f}"}
+    if "train/exact_accuracy" in row:
+        shown["exact"] = f"{row['train/exact_accuracy']:.1%}"
+        shown["segments"] = f"{row['train/segments']:.1f}"
+    return {**shown, "ex/s": f"{row['train/rows_per_second']:.0f}"}

@@ -1,0 +1,148 @@
+"""One training in progress: a trainer with its data, fresh or from the newest usable checkpoint."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from arc_data.batches import BatchStream
+from eval.ladder import ARC_PRIZE_ATTEMPTS, build_ladder
+from eval.predict import answer_with, predict
+from eval.score import Score
+from hrm_deeploop.checkpoint import (
+    DamagedCheckpointError,
+    load_into,
+    load_training_state,
+    prune_checkpoints,
+    save_checkpoint,
+)
+from hrm_deeploop.device import Ranks
+from hrm_deeploop.halting import Batch
+from hrm_deeploop.trainer import Trainer
+from scripts.assemble import (
+    CHECKPOINTS,
+    PUZZLES_FILE,
+    Data,
+    best_step,
+    build_network,
+    build_table,
+    load_data,
+    load_table,
+    load_training_set,
+)
+from scripts.run_config import RunConfig
+from scripts.run_directory import check_same_data, checkpoints_to_continue, describe_run
+
+
+class Session:
+    """What ``train`` drives: draws, the trainer, validation and checkpoints of one run.
+
+    Raises:
+        ValueError: if the run directory, the data and the configuration do not go together.
+    """
+
+    def __init__(self, config: RunConfig, ranks: Ranks) -> None:
+        self.config = config
+        self.ranks = ranks
+        candidates = checkpoints_to_continue(config)
+        for checkpoint in candidates:
+            try:
+                self._build(load_data(config, checkpoint), checkpoint)
+                break
+            except DamagedCheckpointError as error:
+                print(f"train: {error}; trying the checkpoint before it", file=sys.stderr)
+        else:
+            if candidates:
+                raise ValueError(f"run_dir={config.run_dir}: none of its checkpoints can be read")
+            self._build(load_data(config), None)
+        ranks.barrier()  # every rank has looked before the main one writes
+        if ranks.is_main and (self.data.matched is None or config.new_puzzles == "init"):
+            describe_run(config, self.data)
+
+    def _build(self, data: Data, checkpoint: Path | None) -> None:
+        config, ranks = self.config, self.ranks
+        self.data = data
+        self.stream = BatchStream(
+            data.puzzles,
+            training=load_training_set(config, data),
+            canvas=config.data.canvas,
+            global_batch_size=config.optim.global_batch_size,
+            seed=config.seed,
+        )
+        self.trainer = Trainer(
+            build_network(config, ranks.device),
+            build_table(config, data.puzzles, ranks.device),
+            config.optim,
+            total_steps=config.num_steps(self.stream.examples_per_epoch),
+            seed=config.seed,
+            ranks=ranks,
+            micro_batch_size=config.micro_batch_size,
+            compile_network=config.compile,
+        )
+        if checkpoint is None:
+            return
+        check_same_data(config, data)
+        state = load_training_state(checkpoint)
+        load_table(self.trainer.puzzle_embedding, data, checkpoint)
+        for stem, module in self.trainer.modules().items():
+            if module is not self.trainer.puzzle_embedding:
+                load_into(module, checkpoint, stem)
+        assert data.matched is not None
+        if not data.matched.in_place:
+            state["carry"] = None  # its puzzle ids are those of the old table
+        self.trainer.load_training_state(state)
+
+    def draw(self, step: int) -> Batch:
+        """This rank's batch of a step, on its device."""
+        batch = self.stream.batch(step, rank=self.ranks.rank, world_size=self.ranks.world_size)
+        arrays = (batch.inputs, batch.labels, batch.puzzle_ids)
+        tensors = (torch.from_numpy(array).long() for array in arrays)
+        return Batch(*tensors).to(self.ranks.device)
+
+    def save(self) -> None:
+        """Write the step's checkpoint and delete those that need not be kept."""
+        state = self.trainer.training_state()  # gathers over the ranks
+        if self.ranks.is_main:
+            root = Path(self.config.run_dir) / CHECKPOINTS
+            save_checkpoint(
+                root,
+                self.trainer.step,
+                weights={stem: m.state_dict() for stem, m in self.trainer.modules().items()},
+                training_state=state,
+                texts={PUZZLES_FILE: self.data.puzzles.to_json()},
+            )
+            best = best_step(Path(self.config.run_dir))
+            prune_checkpoints(
+                root,
+                keep_last=self.config.keep_last,
+                keep_every=self.config.keep_every,
+                keep=set() if best is None else {best},
+            )
+        self.ranks.barrier()
+
+    @torch.no_grad()
+    def validate(self) -> dict[str, float]:
+        """Voted scores of the held-out demonstrations; the main rank predicts, the others wait."""
+        scores: dict[str, float] = {}
+        if self.ranks.is_main:
+            held_out = {task.id: task for task in self.data.collection.validation_tasks}
+            puzzles = self.data.puzzles
+            tasks = tuple(held_out.get(task.id, task) for task in puzzles.tasks)
+            predictions = predict(
+                answer_with(self.trainer.eval_network, self.trainer.puzzle_embedding),
+                replace(puzzles, tasks=tasks),
+                [i for i, task in enumerate(tasks) if task.id in held_out],
+                canvas=self.config.data.canvas,
+                votes=self.config.evaluation.validation_votes,
+                num_segments=self.config.model.halt_max_steps,
+                batch_size=self.config.evaluation.batch_size,
+                device=self.ranks.device,
+                title="validate",
+                leave_bar=False,
+            )
+            ladder = build_ladder(predictions, list(held_out.values()))
+            rung = str(ARC_PRIZE_ATTEMPTS)
+            scores = {f"eval/{name}_at_{rung}": ladder[name][rung] for name in Score._fields}
+        self.ranks.barrier()
+        return scores

@@ -1,0 +1,283 @@
+"""No way to lose a run: kills, signals, full disks, damaged files, dying ranks.
+
+Real processes; the long ones are marked slow and run in CI.
+"""
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from hrm_deeploop.checkpoint import list_checkpoints, load_weights
+from hrm_deeploop.metrics import read_metrics
+
+ROOT = Path(__file__).parents[2]
+TRAIN = str(ROOT / "scripts" / "train.py")
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
+
+
+def command(run_dir, *overrides, ranks=None):
+    launcher = []
+    if ranks is not None:
+        launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+    return [sys.executable, *launcher, TRAIN, "experiment=smoke", f"run_dir={run_dir}", *overrides]
+
+
+def run(run_dir, *overrides, ranks=None, **options):
+    return subprocess.run(
+        command(run_dir, *overrides, ranks=ranks),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env=ENVIRONMENT,
+        **options,
+    )
+
+
+def start(run_dir, *overrides, ranks=None):
+    log = run_dir.with_name(run_dir.name + ".stderr")
+    with log.open("w") as file:
+        return subprocess.Popen(
+            command(run_dir, *overrides, ranks=ranks),
+            stdout=subprocess.DEVNULL,
+            stderr=file,
+            text=True,
+            env=ENVIRONMENT,
+        )
+
+
+def errors_of(run_dir):
+    return run_dir.with_name(run_dir.name + ".stderr").read_text()
+
+
+def newest(run_dir):
+    return max(list_checkpoints(run_dir / "checkpoints"), default=0)
+
+
+def assert_equal_runs(one, other, *, atol=0.0):
+    step = newest(one)
+    assert step == newest(other)
+    for stem in ("model", "ema", "puzzle_embedding"):
+        ours, theirs = (
+            load_weights(run_dir / "checkpoints" / f"step_{step:08d}", stem)
+            for run_dir in (one, other)
+        )
+        for name in ours:
+            torch.testing.assert_close(ours[name], theirs[name], rtol=0, atol=atol, msg=name)
+
+
+def wait_for_step(run_dir, step, process):
+    for _ in range(600):
+        if newest(run_dir) >= step:
+            return
+        assert process.poll() is None, errors_of(run_dir)
+        time.sleep(0.05)
+    raise AssertionError(f"no checkpoint of step {step} within 30 seconds")
+
+
+LONG = ["total_steps=100000", "optim.lr_decay_fraction=0.0001", "checkpoint_every=2", "log_every=2"]
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_finishes_the_step_saves_and_exits(number, status, tmp_path):
+    process = start(tmp_path, *LONG, "checkpoint_every=1000")
+    while not (tmp_path / "metrics.jsonl").exists() or not read_metrics(tmp_path / "metrics.jsonl"):
+        assert process.poll() is None, errors_of(tmp_path)
+        time.sleep(0.05)
+    process.send_signal(number)
+    assert process.wait(timeout=60) == status
+    errors = errors_of(tmp_path)
+    assert f"stopped by {signal.Signals(number).name}" in errors
+    assert "Traceback" not in errors
+    step = newest(tmp_path)
+    assert step >= read_metrics(tmp_path / "metrics.jsonl")[-1]["step"] > 0
+    result = run(tmp_path, *LONG, "checkpoint_every=1000", "resume=auto", f"stop_after={step + 2}")
+    assert result.returncode == 0, result.stderr
+    assert newest(tmp_path) == step + 2
+
+
+@pytest.mark.slow
+def test_twenty_kills_at_random_moments_lose_no_more_than_the_interval(tmp_path):
+    """kill -9 again and again; the run ends with the weights of one that was left alone."""
+    options = ["total_steps=120", "checkpoint_every=3", "log_every=4"]
+    assert run(tmp_path / "whole", *options).returncode == 0
+    rng, killed = np.random.default_rng(0), tmp_path / "killed"
+    num_kills = 0
+    while num_kills < 20:
+        process = start(killed, *options, "resume=auto")
+        before = newest(killed)
+        deadline = time.monotonic() + 60
+        # Somewhere in the few steps after the start, or in the middle of a checkpoint.
+        target = min(before + int(rng.integers(1, 6)), 117)
+        while newest(killed) < target and time.monotonic() < deadline and process.poll() is None:
+            time.sleep(0.002)
+        time.sleep(float(rng.uniform(0, 0.1)))
+        finished = process.poll() is not None
+        process.kill()
+        process.wait()
+        assert newest(killed) >= min(target, 118) or finished
+        if finished:
+            assert process.returncode == 0, errors_of(killed)
+            break
+        num_kills += 1
+        rows = read_metrics(killed / "metrics.jsonl")
+        assert not rows or newest(killed) >= rows[-1]["step"] - 3
+    result = run(killed, *options, "resume=auto")
+    assert result.returncode == 0, result.stderr
+    assert num_kills == 20
+    assert_equal_runs(tmp_path / "whole", killed)
+    steps = [row["step"] for row in read_metrics(killed / "metrics.jsonl")]
+    assert steps == list(range(4, 121, 4))
+
+
+def test_a_disk_that_is_full_leaves_the_last_checkpoint_and_says_so(tmp_path):
+    assert run(tmp_path, "stop_after=10").returncode == 0
+    too_small = 20_000  # bytes a file may have, as on a disk with no more room
+
+    def limit():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (too_small, too_small))
+
+    result = run(tmp_path, "resume=auto", preexec_fn=limit)
+    assert result.returncode == 2
+    assert "could not be written" in result.stderr.splitlines()[-1]
+    assert "earlier ones are intact" in result.stderr.splitlines()[-1]
+    assert "Traceback" not in result.stderr
+    result = run(tmp_path, "resume=auto")
+    assert result.returncode == 0, result.stderr
+    assert newest(tmp_path) == 20
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["model.safetensors", "puzzle_embedding.safetensors", "training_state.pt", "puzzles.json"],
+)
+def test_a_truncated_file_falls_back_to_the_checkpoint_before(name, tmp_path):
+    assert run(tmp_path, "stop_after=15").returncode == 0
+    assert list(list_checkpoints(tmp_path / "checkpoints")) == [10, 15]
+    damaged = tmp_path / "checkpoints" / "step_00000015" / name
+    damaged.write_bytes(damaged.read_bytes()[: damaged.stat().st_size // 2])
+    result = run(tmp_path, "resume=auto")
+    assert result.returncode == 0, result.stderr
+    assert name in result.stderr
+    assert "trying the checkpoint before it" in result.stderr
+    assert newest(tmp_path) == 20
+    assert [row["step"] for row in read_metrics(tmp_path / "metrics.jsonl")] == [5, 10, 15, 20]
+
+
+def test_checkpoints_that_are_all_damaged_are_not_trained_over(tmp_path):
+    assert run(tmp_path, "total_steps=5").returncode == 0
+    for path in (tmp_path / "checkpoints").glob("*/training_state.pt"):
+        path.write_bytes(b"")
+    result = run(tmp_path, "total_steps=5", "resume=auto")
+    assert result.returncode == 2
+    assert "none of its checkpoints can be read" in result.stderr.splitlines()[-1]
+
+
+def test_a_diverged_run_stops_with_step_and_cause(tmp_path):
+    result = run(tmp_path, "optim.lr=1e30", "optim.weight_decay=0", "dtype=float32")
+    assert result.returncode == 2
+    last = result.stderr.splitlines()[-1]
+    assert "nothing was updated, checkpoints are intact" in last
+    assert "step " in last
+
+
+def test_changed_data_is_refused_by_id_and_opted_into(tmp_path):
+    pair = {"input": [[1, 2]], "output": [[2, 1]]}
+    tasks = tmp_path / "tasks"
+    tasks.mkdir()
+
+    def write(*ids, color=3):
+        for path in tasks.iterdir():
+            path.unlink()
+        for task_id in ids:
+            test = {"input": [[color, 1, 2]], "output": [[4]]}
+            (tasks / f"{task_id}.json").write_text(json.dumps({"train": [pair], "test": [test]}))
+
+    own = ["data=folder", f"data.folders=[{tasks}]", "data.tasks=null", "data.evaluate=all"]
+    write("a", "b")
+    run_dir = tmp_path / "run"
+    assert run(run_dir, *own, "stop_after=4").returncode == 0
+    write("b", "c")
+    result = run(run_dir, *own, "resume=auto")
+    assert result.returncode == 2
+    last = result.stderr.splitlines()[-1]
+    assert "1 of 2 are missing from the data (a)" in last
+    assert "1 of 2 are in the data only (c)" in last
+    evaluate = [sys.executable, str(ROOT / "scripts" / "evaluate.py"), f"run={run_dir}"]
+    refused = subprocess.run(evaluate, capture_output=True, text=True, timeout=300)
+    assert refused.returncode == 2
+    accepted = subprocess.run(
+        [*evaluate, "new_puzzles=init"], capture_output=True, text=True, timeout=300
+    )
+    assert accepted.returncode == 0, accepted.stderr
+    assert "4 of 8 puzzles have a row among the 8" in accepted.stderr
+    write("a", "b", color=5)
+    result = run(run_dir, *own, "resume=auto")
+    assert "the data has changed since the run was started" in result.stderr.splitlines()[-1]
+    result = run(run_dir, *own, "resume=auto", "new_puzzles=init")
+    assert result.returncode == 0, result.stderr
+    assert newest(run_dir) == 20
+
+
+def test_validation_chooses_the_best_checkpoint_on_demonstrations(tmp_path):
+    options = ["data.validation=0.5", "eval_interval=6", "checkpoint_every=null", "keep_last=1"]
+    result = run(tmp_path, *options)
+    assert result.returncode == 0, result.stderr
+    rows = [row for row in read_metrics(tmp_path / "metrics.jsonl") if "seconds/eval" in row]
+    assert [row["step"] for row in rows] == [6, 12, 18, 20]
+    assert all(0 <= row["eval/arc_prize_at_2"] <= 1 for row in rows)
+    best = max(rows, key=lambda row: row["eval/arc_prize_at_2"])["step"]
+    assert set(list_checkpoints(tmp_path / "checkpoints")) == {best, 20}
+    evaluate = [sys.executable, str(ROOT / "scripts" / "evaluate.py"), f"run={tmp_path}"]
+    chosen = subprocess.run([*evaluate, "checkpoint=best"], capture_output=True, timeout=300)
+    assert chosen.returncode == 0
+    assert (tmp_path / "eval" / f"step_{best:08d}" / "ladder.json").is_file()
+    refused = run(tmp_path / "other", "eval_interval=6")
+    assert "eval_interval=6 needs data.validation" in refused.stderr.splitlines()[-1]
+
+
+RANKS = ["dtype=float64", "total_steps=6", "optim.global_batch_size=12"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("options", [[], ["micro_batch_size=2", "optim.optimizer=adam_atan2"]])
+def test_ranks_train_the_one_process_weights(ranks, options, tmp_path):
+    """In float64, because sign-like updates amplify rounding in float32."""
+    for name, num_ranks in (("one", None), ("many", ranks)):
+        result = run(tmp_path / name, *RANKS, *options, ranks=num_ranks)
+        assert result.returncode == 0, result.stderr
+    assert_equal_runs(tmp_path / "one", tmp_path / "many", atol=1e-12)
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_with_another_number_of_ranks(tmp_path):
+    assert run(tmp_path / "whole", *RANKS).returncode == 0
+    for ranks, stop_after in ((None, 2), (2, 4), (3, 6)):
+        options = ["resume=auto", f"stop_after={stop_after}"]
+        result = run(tmp_path / "mixed", *RANKS, *options, ranks=ranks)
+        assert result.returncode == 0, result.stderr
+    assert_equal_runs(tmp_path / "whole", tmp_path / "mixed", atol=1e-12)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_dying_rank_ends_the_job_and_the_run_goes_on(number, tmp_path):
+    process = start(tmp_path, *LONG, ranks=2)
+    wait_for_step(tmp_path, 4, process)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    os.kill(int(children[-1]), number)
+    assert process.wait(timeout=120) != 0  # an error, not a hang
+    step = newest(tmp_path)
+    assert step >= 4, errors_of(tmp_path)
+    result = run(tmp_path, *LONG, "resume=auto", f"stop_after={step + 2}", ranks=2)
+    assert result.returncode == 0, result.stderr
+    assert newest(tmp_path) == step + 2
