@@ -127,8 +127,11 @@ def _few(names: Sequence[str], most: int = 3) -> str:
     return ", ".join(names[:most]) + (", ..." if len(names) > most else "")
 
 
-def build_network(config: RunConfig, device: torch.device) -> HRM:
-    """The network with its initial values, which do not depend on the device."""
+def build_network(config: RunConfig, device: torch.device, dtype: torch.dtype | None = None) -> HRM:
+    """The network with its initial values, which do not depend on the device.
+
+    Activations have ``dtype``, or what the configuration says for the device.
+    """
     network = HRM(
         config.model,
         vocab_size=VOCAB_SIZE,
@@ -136,7 +139,7 @@ def build_network(config: RunConfig, device: torch.device) -> HRM:
         rule=config.scaling.resolve(),
         gradient=config.gradient,
         attention=config.attention,
-        dtype=choose_dtype(config.dtype, device),
+        dtype=dtype or choose_dtype(config.dtype, device),
         generator=torch.Generator().manual_seed(config.seed),
     )
     wide = torch.float64 if config.dtype == "float64" else torch.float32

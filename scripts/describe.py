@@ -1,6 +1,6 @@
 """Say what a run is before it is paid for: visits, gains, parameters, puzzles, steps.
 
-python scripts/describe.py experiment=arc1
+python scripts/describe.py experiment=arc1 ranks=8
 python scripts/describe.py experiment=arc1 scaling=deepnorm output=json
 """
 
@@ -8,16 +8,20 @@ from typing import Any
 
 import torch
 
+from arc_data.canvas import VOCAB_SIZE
+from hrm_deeploop.cost import count_flops, estimate_memory
+from hrm_deeploop.device import choose_device, choose_dtype
 from hrm_deeploop.scaling import stability_bound
 from scripts import cli
 from scripts.assemble import build_network, load_data, load_training_set
 from scripts.run_config import RunConfig, to_yaml, validate
 
 
-def describe(config: RunConfig) -> dict[str, Any]:
-    """The facts of a run; counts are visits of sublayers (M) or blocks (N)."""
+def describe(config: RunConfig, num_ranks: int) -> dict[str, Any]:
+    """The facts of a run; M counts visits of sublayers, N of blocks; memory is in bytes."""
     data = load_data(config)
-    network = build_network(config, torch.device("meta"))
+    dtype = choose_dtype(config.dtype, choose_device(config.device))
+    network = build_network(config, torch.device("meta"), dtype)
     visits, scaling, model = network.visits, network.scaling, config.model
     num_core = sum(parameter.numel() for parameter in network.parameters())
     num_table = len(data.puzzles) * model.puzzle_emb_ndim
@@ -28,6 +32,17 @@ def describe(config: RunConfig) -> dict[str, Any]:
         for name, aligned in (("kappa_1", False), ("kappa_R", True))
     }
     examples = sum(map(len, load_training_set(config, data)))
+    flops = count_flops(model, visits, seq_len=network.seq_len, vocab_size=VOCAB_SIZE)
+    rows = config.optim.global_batch_size // num_ranks
+    memory = estimate_memory(
+        network,
+        num_puzzles=len(data.puzzles),
+        rank_rows=rows,
+        micro_rows=config.micro_batch_size or rows,
+        averaged=config.optim.ema_rate is not None,
+    )
+    total_steps = config.num_steps(examples)
+    flops_per_step = flops.train * config.optim.global_batch_size
     return {
         "M_g": visits.M_g,
         "N_g": visits.N_g,
@@ -52,7 +67,19 @@ def describe(config: RunConfig) -> dict[str, Any]:
         "num_evaluated_tasks": len(data.collection.evaluated),
         "num_puzzles": len(data.puzzles),
         "examples_per_epoch": examples,
-        "total_steps": config.num_steps(examples),
+        "total_steps": total_steps,
+        "flops": {
+            "per_example_forward": flops.forward,
+            "per_example_train": flops.train,
+            "per_step": flops_per_step,
+            "per_run": flops_per_step * total_steps,
+        },
+        "memory_per_rank": {
+            "num_ranks": num_ranks,
+            "dtype": str(network.dtype).removeprefix("torch."),
+            **memory._asdict(),
+            "total": memory.total,
+        },
     }
 
 
@@ -67,6 +94,9 @@ def format_description(config: RunConfig, facts: dict[str, Any]) -> str:
         f"({facts['examples_per_epoch']:,} in an epoch)",
         f"params    {params['core']:,} core + {params['puzzle_embedding']:,} puzzle embedding "
         f"= {params['total']:,}",
+        f"cost      {facts['flops']['per_step']:.3g} FLOPs a step, "
+        f"{facts['flops']['per_run']:.3g} a run (matrix products)",
+        f"memory    {_gigabytes(facts['memory_per_rank'])}",
         f"visits    gradient={config.gradient}: M_g = {facts['M_g']}, N_g = {facts['N_g']}; "
         f"forward M = {facts['M_forward']}",
         f"scaling   {config.scaling.rule}, sized from "
@@ -84,16 +114,30 @@ def format_description(config: RunConfig, facts: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def _gigabytes(memory: dict[str, Any]) -> str:
+    """The estimate by part, for the number of ranks that it was made for."""
+    parts = ("weights_and_optimizer", "puzzle_embedding", "carry", "activations")
+    listed = ", ".join(f"{name.replace('_', ' ')} {memory[name] / 1e9:.2f}" for name in parts)
+    ranks = f"a rank of {memory['num_ranks']} in {memory['dtype']}"
+    return f"{memory['total'] / 1e9:.2f} GB {ranks}: {listed}"
+
+
 def main(overrides: list[str]) -> dict[str, Any]:
-    values = cli.compose_config("train", overrides)
+    values = cli.compose_config("describe", overrides)
     output = cli.take_output(values)
+    num_ranks = values.pop("ranks")
     config: RunConfig = validate(RunConfig, values)
+    batch_size = config.optim.global_batch_size
+    if not isinstance(num_ranks, int) or num_ranks < 1 or batch_size % num_ranks:
+        raise ValueError(
+            f"ranks={num_ranks}: allowed are divisors of optim.global_batch_size={batch_size}"
+        )
     cli.show_config(to_yaml(config))
-    facts = describe(config)
+    facts = describe(config, num_ranks)
     if output == "text":
         print(format_description(config, facts))
     return facts
 
 
 if __name__ == "__main__":
-    cli.launch(main, "describe", __doc__, keys_of=["train"])
+    cli.launch(main, "describe", __doc__, keys_of=["describe", "train"])

@@ -134,10 +134,19 @@ def load_config(directory: Path) -> RunConfig:
     path = directory / CONFIG_FILE
     if not path.is_file():
         raise ValueError(f"{directory}: not a run directory, it has no {CONFIG_FILE}")
-    try:
-        values = OmegaConf.to_container(OmegaConf.load(path))
-    except (OmegaConfBaseException, YAMLError, OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: not a YAML file ({error})") from error
+    values = read_yaml(path)
     if not isinstance(values, dict):
         raise ValueError(f"{path}: expected keys and values, got a {type(values).__name__}")
     return validate(RunConfig, {str(key): value for key, value in values.items()})
+
+
+def read_yaml(path: Path) -> Any:
+    """The plain containers of a YAML file; references in it are left as they are.
+
+    Raises:
+        ValueError: if it can't be read or is not YAML.
+    """
+    try:
+        return OmegaConf.to_container(OmegaConf.load(path))
+    except (OmegaConfBaseException, YAMLError, OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path}: not a readable YAML file ({error})") from error

@@ -99,7 +99,15 @@ def optim_config():
 def make_network(model_config):
     """Makes an HRM of 12 tokens on 9 positions; keyword arguments go to ModelConfig or HRM."""
 
-    def make(*, rule="deeploop", gradient="last_cycle", seed=0, dtype=torch.float32, **changes):
+    def make(
+        *,
+        rule="deeploop",
+        gradient="last_cycle",
+        seed=0,
+        dtype=torch.float32,
+        attention="sdpa",
+        **changes,
+    ):
         return HRM(
             model_config(**changes),
             vocab_size=12,
@@ -107,6 +115,7 @@ def make_network(model_config):
             rule=RULES[rule],
             gradient=gradient,
             dtype=dtype,
+            attention=attention,
             generator=torch.Generator().manual_seed(seed),
         )
 

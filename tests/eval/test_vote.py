@@ -8,6 +8,7 @@ import pytest
 from arc_data import sources
 from arc_data.augment import Augmentation, from_dihedral
 from arc_data.canvas import decode_grid
+from arc_data.hrm_names import HRM_MOVES
 from eval.ladder import build_ladder
 from eval.predictions import Predictions, load_predictions
 from eval.score import score, truth_ranks
@@ -45,20 +46,6 @@ def make_predictions(rows) -> Predictions:
 PLAIN = Augmentation()
 
 
-def hrm_move(number):
-    """Our augmentation for HRM's numbering of the eight moves."""
-    probe = np.arange(6, dtype=np.uint8).reshape(2, 3)
-    theirs = [
-        probe,
-        *(np.rot90(probe, k) for k in (1, 2, 3)),
-        np.fliplr(probe),
-        np.flipud(probe),
-        probe.T,
-        np.fliplr(np.rot90(probe)),
-    ][number]
-    return next(d for d in range(8) if np.array_equal(from_dihedral(d).apply(probe), theirs))
-
-
 @pytest.fixture(scope="module")
 def recorded(data_dir, data_config):
     expected = json.loads((data_dir / "vote_expected.json").read_text())
@@ -69,7 +56,7 @@ def recorded(data_dir, data_config):
             str(columns["task_id"][i]),
             int(columns["test_index"][i]),
             from_dihedral(
-                hrm_move(int(columns["dihedral"][i])),
+                HRM_MOVES[int(columns["dihedral"][i])],
                 tuple(int(c) for c in columns["color_map"][i]),
             ),
             decode_grid(columns["predicted_tokens"][i]),

@@ -8,25 +8,13 @@ from safetensors.torch import load_file
 
 from hrm_deeploop.config import ModelConfig
 from hrm_deeploop.halting import continue_target
+from hrm_deeploop.hrm_weights import our_name
 from hrm_deeploop.losses import correctness, segment_loss
 from hrm_deeploop.model import HRM
 from hrm_deeploop.puzzle_embedding import PuzzleEmbedding
 from hrm_deeploop.scaling import RULES
 
 BATCH = 4
-RENAMED = {
-    "embed_tokens.embedding_weight": "embed_tokens.weight",
-    "H_level.layers": "H.blocks",
-    "L_level.layers": "L.blocks",
-    "self_attn": "attention",
-}
-
-
-def our_name(name: str) -> str:
-    name = name.removeprefix("model.inner.")
-    for theirs, ours in RENAMED.items():
-        name = name.replace(theirs, ours)
-    return name
 
 
 @pytest.fixture(scope="module")
