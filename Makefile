@@ -20,11 +20,14 @@ setup: .venv/ready
 demo: setup
 	$(BIN)/python scripts/compare.py experiment=mini arms=[vanilla,deeploop_mini] run_dir=runs/demo
 
+# A process per core, each with one thread.
+PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --dist loadfile
+
 test: setup
-	$(BIN)/python -m pytest -q
+	$(PYTEST)
 
 test-slow: setup
-	$(BIN)/python -m pytest -q -m slow
+	$(PYTEST) -m slow
 
 check: setup
 	$(BIN)/ruff check .

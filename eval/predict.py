@@ -34,7 +34,7 @@ def answer_with(network: HRM, puzzle_embedding: PuzzleEmbedding) -> Answer:
     return answer
 
 
-def test_rows(puzzles: PuzzleSet, evaluated: Sequence[int], votes: int) -> Iterator[Row]:
+def rows_to_predict(puzzles: PuzzleSet, evaluated: Sequence[int], votes: int) -> Iterator[Row]:
     """What is predicted: every test pair of the tasks under their first ``votes`` puzzles."""
     for task_index in evaluated:
         for test_index in range(len(puzzles.tasks[task_index].test)):
@@ -56,7 +56,7 @@ def predict(
     leave_bar: bool = True,
 ) -> Predictions:
     """Predictions for the tasks with indices ``evaluated``, inputs at offset (0, 0)."""
-    rows = np.array(list(test_rows(puzzles, evaluated, votes)), dtype=np.int64)
+    rows = np.array(list(rows_to_predict(puzzles, evaluated, votes)), dtype=np.int64)
     heights, widths, cells, halts = [], [], [], []
     with tqdm(total=len(rows), desc=title, unit="grid", dynamic_ncols=True, leave=leave_bar) as bar:
         for start in range(0, len(rows), batch_size):
@@ -73,10 +73,10 @@ def predict(
             widths.append(sizes[:, 1])
             halts.append(halt.cpu().numpy())
             bar.update(len(chunk))
-    kept = list(evaluated)
+    position = {task_index: i for i, task_index in enumerate(evaluated)}
     return Predictions(
-        task_ids=tuple(puzzles.tasks[t].id for t in kept),
-        task=np.array([kept.index(t) for t in rows[:, 0]], dtype=np.int32),
+        task_ids=tuple(puzzles.tasks[t].id for t in evaluated),
+        task=np.array([position[int(t)] for t in rows[:, 0]], dtype=np.int32),
         test_index=rows[:, 1].astype(np.int16),
         vote=(rows[:, 2] - puzzles.offsets[rows[:, 0]]).astype(np.int32),
         dihedral=puzzles.dihedral[rows[:, 2]],

@@ -146,13 +146,13 @@ class _Clock:
 def _log_row(trainer: Trainer, clock: _Clock) -> dict[str, Any]:
     """One line of metrics.jsonl about the steps since the last one."""
     batch_size = trainer.config.global_batch_size
-    num_steps = trainer.window_steps
-    means = trainer.take_window()
+    num_steps = trainer.window.num_steps
+    means = trainer.window.take(batch_size)
     seconds = {name: clock.take(name) for name in ("data", "step", "checkpoint")}
     return {
         "step": trainer.step,
         "train/examples_drawn": trainer.step * batch_size,
-        "train/examples_finished": trainer.num_finished,
+        "train/examples_finished": trainer.window.num_finished,
         "train/lr": trainer.lr,
         "train/puzzle_emb_lr": trainer.puzzle_emb_lr,
         **{f"train/{name}": value for name, value in means.items()},

@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.nn.utils import get_total_norm
 
 from hrm_deeploop.config import OptimConfig
 from hrm_deeploop.device import Ranks, data_parallel
@@ -30,15 +29,9 @@ from hrm_deeploop.model import HRM
 from hrm_deeploop.optim import average_weights, build_optimizer, build_scheduler
 from hrm_deeploop.puzzle_embedding import PuzzleEmbedding
 from hrm_deeploop.recurrence import LatentState
+from hrm_deeploop.window import GRAD_NORMS, LOSS_SUMS, LogWindow, gradient_norms
 
 EXPLORATION_STREAM = 1  # keeps these draws apart from the batches' at one seed
-
-# What a step adds to the window of the log, in this order: sums over rows ...
-FINISHED_SUMS = ("segments", "token_accuracy", "exact_accuracy", "q_halt_accuracy")
-LOSS_SUMS = ("lm_loss", "q_halt_loss", "q_continue_loss")
-# ... and norms of the gradient of the mean loss.
-GRAD_NORMS = ("grad_norm_H", "grad_norm_L", "grad_norm_embeddings", "grad_norm_heads")
-WINDOW = ("finished", *FINISHED_SUMS, *LOSS_SUMS, *GRAD_NORMS)
 
 
 class NonFiniteError(ValueError):
@@ -103,9 +96,7 @@ class Trainer:
         self.seed = seed
         self.ranks = ranks
         self.step = 0
-        self.num_finished = 0
-        self.window = torch.zeros(len(WINDOW), device=ranks.device)  # of this rank, to be logged
-        self.window_steps = 0
+        self.window = LogWindow(ranks)
         self.carry: Carry | None = None
         self.optimizer = build_optimizer(network.parameters(), config)
         self.scheduler = build_scheduler(self.optimizer, total_steps=total_steps, config=config)
@@ -145,14 +136,13 @@ class Trainer:
         )
         finished = torch.stack([torch.where(halted, value, 0).sum().float() for value in per_row])
         losses = torch.stack([segment.losses for segment in segments]).sum(0)
-        norms = self._gradient_norms()
+        norms = gradient_norms(self.network)
         puzzle_grads = [s.puzzle_grad for s in segments if s.puzzle_grad is not None]
         puzzle_grad = torch.cat(puzzle_grads) if puzzle_grads else None
         self._check_finite(losses, norms, puzzle_grad)
 
         self._update(carry.batch.puzzle_ids, puzzle_grad)
-        self.window += torch.cat((finished, losses, norms / self.ranks.world_size))
-        self.window_steps += 1
+        self.window.add(finished, losses, norms)
         self.carry = Carry(
             state=LatentState(
                 z_H=_join([segment.state.z_H for segment in segments]),
@@ -196,20 +186,6 @@ class Trainer:
         if isinstance(self._parallel, DistributedDataParallel) and not is_last:
             return self._parallel.no_sync()
         return nullcontext()
-
-    def _gradient_norms(self) -> Tensor:
-        """``GRAD_NORMS`` of the global batch's mean loss."""
-        network = self.network
-        embeddings = [network.embed_tokens.weight]
-        if network.embed_positions is not None:
-            embeddings.append(network.embed_positions)
-        heads = [*network.lm_head.parameters(), *network.q_head.parameters()]
-        groups = (network.H.parameters(), network.L.parameters(), embeddings, heads)
-        norms = [
-            get_total_norm([p.grad for p in group if p.grad is not None]).float()
-            for group in groups
-        ]
-        return torch.stack(norms)
 
     def _check_finite(self, losses: Tensor, norms: Tensor, puzzle_grad: Tensor | None) -> None:
         found = torch.cat((losses, norms))
@@ -263,23 +239,6 @@ class Trainer:
         )
         return drawn.chunk(self.ranks.world_size)[self.ranks.rank].to(self.ranks.device)
 
-    def take_window(self) -> dict[str, float]:
-        """Means since the last call, over all ranks; every rank must call it.
-
-        Accuracies and segments are means over the examples that finished, and absent if none did.
-        """
-        values = dict(zip(WINDOW, self.ranks.sum(self.window).tolist(), strict=True))
-        finished, num_steps = int(values["finished"]), self.window_steps
-        self.num_finished += finished
-        self.window, self.window_steps = torch.zeros_like(self.window), 0
-        means = {
-            name: values[name] / (num_steps * self.config.global_batch_size) for name in LOSS_SUMS
-        }
-        if finished:
-            means.update({name: values[name] / finished for name in FINISHED_SUMS})
-        means.update({name: values[name] / num_steps for name in GRAD_NORMS})
-        return means
-
     @property
     def eval_network(self) -> HRM:
         """The network to predict with: the averaged one where weights are averaged."""
@@ -305,9 +264,7 @@ class Trainer:
             carry = {name: self.ranks.gather_rows(tensor) for name, tensor in tensors.items()}
         return {
             "step": self.step,
-            "num_finished": self.num_finished,
-            "window": self.ranks.sum(self.window.clone()),
-            "window_steps": self.window_steps,
+            "window": self.window.state(),
             "optimizer": self.optimizer.state_dict(),
             "scheduler": self.scheduler.state_dict(),
             "num_averaged": 0 if self.averaged is None else int(self.averaged.n_averaged),
@@ -317,10 +274,7 @@ class Trainer:
     def load_training_state(self, saved: dict[str, Any]) -> None:
         """Go on from ``training_state()``; the caller has loaded the weights of the same step."""
         self.step = saved["step"]
-        self.num_finished = saved["num_finished"]
-        if self.ranks.is_main:  # the window is summed over the ranks when it is logged
-            self.window.copy_(saved["window"])
-        self.window_steps = saved["window_steps"]
+        self.window.load_state(saved["window"])
         self.optimizer.load_state_dict(saved["optimizer"])
         self.scheduler.load_state_dict(saved["scheduler"])
         if self.averaged is not None:

@@ -51,6 +51,11 @@ def evaluate(
                 f"tasks={','.join(unknown)}: not among the {len(by_id)} evaluated tasks of the run"
             )
         indices = [by_id[task_id] for task_id in tasks]
+    if not indices:
+        raise ValueError(
+            f"{config.run_dir}: no task is evaluated with data.evaluate={config.data.evaluate}; "
+            "train with another choice"
+        )
     network = build_network(config, device).eval()
     table = build_table(config, data.puzzles, device)
     load_into(network, checkpoint, "ema" if config.optim.ema_rate else "model")

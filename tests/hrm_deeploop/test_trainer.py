@@ -87,7 +87,7 @@ def test_a_step_is_the_gradient_of_the_mean_loss(make_trainer, make_network, opt
     trainer, twin = make_trainer(optim=optim), make_network()
     batch = draw(0)
     trainer.train_step(batch)
-    logged = trainer.take_window()
+    logged = trainer.window.take(8)
 
     vectors = torch.zeros(8, 16, requires_grad=True)
     out = twin(twin.initial_state(8), batch.inputs, vectors)
@@ -185,7 +185,7 @@ def test_micro_batches_change_nothing_but_rounding(make_trainer, make_network, m
     assert torch.equal(split.carry.halted, whole.carry.halted)
     assert torch.equal(split.carry.steps, whole.carry.steps)
     torch.testing.assert_close(split.carry.state.z_H, whole.carry.state.z_H)
-    assert split.take_window() == pytest.approx(whole.take_window(), rel=1e-5)
+    assert split.window.take(8) == pytest.approx(whole.window.take(8), rel=1e-5)
 
 
 def test_a_micro_batch_must_divide_the_batch(make_trainer):
@@ -226,7 +226,7 @@ def test_bootstrap_trains_the_continue_value(make_trainer, make_network):
     trainer = make_trainer(network=make_network(q_target="bootstrap"))
     before = trainer.network.q_head.bias.detach().clone()
     trainer.train_step(draw(0))
-    assert trainer.take_window()["q_continue_loss"] > 0
+    assert trainer.window.take(8)["q_continue_loss"] > 0
     assert (trainer.network.q_head.bias != before).all()
 
 
@@ -264,7 +264,7 @@ def test_the_first_steps_are_pinned(make_trainer):
     means = []
     for step in range(3):
         trainer.train_step(draw(step))
-        means.append(trainer.take_window()["lm_loss"])
+        means.append(trainer.window.take(8)["lm_loss"])
     assert means == pytest.approx([2.42012739, 2.38381815, 2.36919427], rel=1e-5)
     moved = (trainer.network.lm_head.weight - start).norm().item()
     assert moved == pytest.approx(0.03823297, rel=1e-4)

@@ -74,7 +74,7 @@ def test_total_steps_overrides_epochs():
         ("model.hiden_size=3", "there is no key 'hiden_size' in model; did you mean hidden_size?"),
         ("optim.lr.x=3", "there is no key 'x' in optim.lr; allowed: none"),
         ("+foo=1", "foo=1: there is no such key"),
-        ("experiment=nope", "experiment=nope: there is no such file .* allowed: arc1, arc2"),
+        ("experiment=nope", "experiment=nope: there is no such file .* allowed: arc1, arc1-1gpu"),
         ("scaling=nope", "scaling=nope: there is no such file .* allowed: custom, deeploop"),
         ("scaling.rule=nope", "scaling.rule=nope: input should be 'vanilla'"),
         ("scaling=custom", "scaling: rule=custom needs p_H, p_L, count"),

@@ -68,3 +68,17 @@ def test_kaggle_tasks_with_odd_ids_go_all_the_way(tmp_path):
     submission = json.loads((run_dir / "eval" / "step_00000002" / "submission.json").read_text())
     assert sorted(submission) == sorted(ids)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["deep", "my_challenges.json"]
+
+
+def test_a_run_that_evaluates_nothing_says_so(accepted, tmp_path):
+    own = [
+        "data=folder",
+        f"data.folders=[{accepted}]",
+        "data.num_aug=1",
+        "data.evaluate=evaluation",
+    ]
+    result = run("train", *TINY, *own, f"run_dir={tmp_path / 'run'}")
+    assert result.returncode == 0, result.stderr
+    result = run("evaluate", f"run={tmp_path / 'run'}")
+    assert result.returncode == 2
+    assert "no task is evaluated with data.evaluate=evaluation" in result.stderr.splitlines()[-1]
