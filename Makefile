@@ -32,7 +32,7 @@ test-slow: setup
 check: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/pyright
+	$(BIN)/pyright --pythonpath $(BIN)/python
 
 # Examples per CPU second of the data pipeline; the last line is JSON.
 bench-data: setup
