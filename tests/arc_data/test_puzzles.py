@@ -122,6 +122,7 @@ def test_puzzles_do_not_depend_on_pythons_hash_seed():
     assert len(hashes) == 1
 
 
+@pytest.mark.slow
 def test_a_thousand_augmentations_of_arc1_are_small(data_config):
     """800 tasks here; 960 of them are to stay under 500 MB of memory and 25 MB on disk."""
     tasks = sources.load(data_config(source="arc1")).tasks

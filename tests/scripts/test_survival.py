@@ -157,7 +157,12 @@ def test_a_disk_that_is_full_leaves_the_last_checkpoint_and_says_so(tmp_path):
 
 @pytest.mark.parametrize(
     "name",
-    ["model.safetensors", "puzzle_embedding.safetensors", "training_state.pt", "puzzles.json"],
+    [
+        "training_state.pt",
+        pytest.param("model.safetensors", marks=pytest.mark.slow),
+        pytest.param("puzzle_embedding.safetensors", marks=pytest.mark.slow),
+        pytest.param("puzzles.json", marks=pytest.mark.slow),
+    ],
 )
 def test_a_truncated_file_falls_back_to_the_checkpoint_before(name, tmp_path):
     assert run(tmp_path, "stop_after=15").returncode == 0
