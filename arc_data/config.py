@@ -36,8 +36,10 @@ class DataConfig(BaseModel):
     validation: float = Field(ge=0, lt=1)
     leaks: LeakPolicy
     canvas: int = Field(ge=1, le=MAX_SIDE)
-    num_aug: int = Field(ge=0)  # augmentations of a task beside the identity, as in HRM
-    seed: int = Field(ge=0)  # of augmentations and shares; the order of examples has the run's
+    num_aug: int = Field(ge=0, le=10**6)  # augmentations beside the identity, as in HRM
+    seed: int = Field(
+        ge=0, lt=2**63
+    )  # of augmentations and shares; the order of examples has the run's
 
     @field_validator("evaluate", mode="before")
     @classmethod

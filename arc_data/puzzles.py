@@ -7,6 +7,7 @@ inputs), so that hidden outputs make no difference.
 """
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -19,6 +20,7 @@ from arc_data.grid import NUM_COLORS
 from arc_data.task import Task
 
 JSON_FORMAT = 1
+NAME = re.compile(r"[0-7]:[0-9]{10}")
 
 
 def _composition_table() -> UInt8[np.ndarray, "8 8"]:
@@ -90,21 +92,36 @@ def read_puzzles(text: str, where: str) -> SavedPuzzles:
         ValueError: naming ``where``, if the text is not one.
     """
     try:
-        entries = json.loads(text)["tasks"]
-        saved = {entry["id"]: entry["puzzles"] for entry in entries}
-        for names in saved.values():
-            _parse_names(names)
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{where}: not a list of puzzles ({error})") from error
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{where}: not a list of puzzles (no JSON)") from error
+    if not isinstance(value, dict) or value.get("format") != JSON_FORMAT:
+        raise ValueError(f"{where}: not a list of puzzles of format {JSON_FORMAT}")
+    saved: SavedPuzzles = {}
+    for entry in value["tasks"] if isinstance(value.get("tasks"), list) else [None]:
+        task_id = entry.get("id") if isinstance(entry, dict) else None
+        names = entry.get("puzzles") if isinstance(entry, dict) else None
+        if not isinstance(task_id, str) or not isinstance(names, list):
+            raise ValueError(
+                f"{where}: not a list of puzzles (task {len(saved)} has no id or names)"
+            )
+        if not names or not all(isinstance(n, str) and NAME.fullmatch(n) for n in names):
+            raise ValueError(
+                f"{where}: not a list of puzzles (task {task_id}: a name is a move 0..7, a colon "
+                "and a permutation of 0..9)"
+            )
+        saved[task_id] = names
+        _parse_names(names, where)
     return saved
 
 
-def _parse_names(names: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    split = [name.split(":") for name in names]
-    dihedral = np.array([int(move) for move, _ in split], dtype=np.uint8)
-    colors = np.array([list(map(int, digits)) for _, digits in split], dtype=np.uint8)
-    if (dihedral >= NUM_DIHEDRAL).any() or (np.sort(colors, axis=-1) != np.arange(10)).any():
-        raise ValueError("a move is 0..7 and a color map permutes 0..9")
+def _parse_names(names: Sequence[str], where: str = "") -> tuple[np.ndarray, np.ndarray]:
+    """Moves and color maps of names that match ``NAME``."""
+    text = np.frombuffer("".join(names).encode("ascii"), np.uint8).reshape(len(names), -1)
+    digits = text - ord("0")
+    dihedral, colors = digits[:, 0], digits[:, 2:]
+    if (np.sort(colors, axis=1) != np.arange(NUM_COLORS)).any():
+        raise ValueError(f"{where}: not a list of puzzles (a color map must permute 0..9)")
     return dihedral, colors
 
 

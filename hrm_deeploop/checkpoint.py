@@ -171,4 +171,7 @@ def load_training_state(checkpoint: Path) -> dict[str, Any]:
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
     except (OSError, EOFError, RuntimeError, pickle.UnpicklingError) as error:
-        raise DamagedCheckpointError(f"{path}: not a readable training state ({error})") from error
+        # torch would advise to switch its safety off
+        raise DamagedCheckpointError(
+            f"{path}: not a readable training state ({type(error).__name__})"
+        ) from error

@@ -10,6 +10,9 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from hrm_deeploop.scaling import RULES, Count, Rule, RuleName
 
+# Far beyond sense, so that a slip of the keyboard is refused instead of computed.
+MAX_COUNT, MAX_WIDTH, MAX_RATE = 1000, 2**16, 1e30
+
 
 class StrictConfig(BaseModel):
     """Base of every configuration: immutable, no unknown keys, no silent conversions."""
@@ -20,19 +23,20 @@ class StrictConfig(BaseModel):
 class ModelConfig(StrictConfig):
     """Architecture and halting of one HRM."""
 
-    H_cycles: int = Field(ge=1)  # C: cycles of a forward
-    L_cycles: int = Field(ge=1)  # C_L: updates of z_L in a cycle
-    H_layers: int = Field(ge=1)  # K_H: physical blocks of H
-    L_layers: int = Field(ge=1)  # K_L
-    hidden_size: int = Field(ge=1)
-    num_heads: int = Field(ge=1)
-    expansion: float = Field(gt=0)  # the MLP is 2/3 of expansion * hidden_size wide, rounded up to
-    mlp_multiple_of: int = Field(ge=1)  # a multiple of this (256 in HRM)
+    H_cycles: int = Field(ge=1, le=MAX_COUNT)  # C: cycles of a forward
+    L_cycles: int = Field(ge=1, le=MAX_COUNT)  # C_L: updates of z_L in a cycle
+    H_layers: int = Field(ge=1, le=MAX_COUNT)  # K_H: physical blocks of H
+    L_layers: int = Field(ge=1, le=MAX_COUNT)  # K_L
+    hidden_size: int = Field(ge=1, le=MAX_WIDTH)
+    num_heads: int = Field(ge=1, le=MAX_WIDTH)
+    # The MLP is 2/3 of expansion * hidden_size wide, rounded up to a multiple (of 256 in HRM).
+    expansion: float = Field(ge=0.01, le=100)
+    mlp_multiple_of: int = Field(ge=1, le=MAX_WIDTH)
     pos_encodings: Literal["rope", "learned"]
-    rope_theta: float = Field(gt=0)
-    rms_norm_eps: float = Field(gt=0)
-    puzzle_emb_ndim: int = Field(ge=0)  # 0: no puzzle embedding
-    halt_max_steps: int = Field(ge=1)  # segments an example may run
+    rope_theta: float = Field(ge=1, le=1e12)
+    rms_norm_eps: float = Field(gt=0, le=1)
+    puzzle_emb_ndim: int = Field(ge=0, le=MAX_WIDTH)  # 0: no puzzle embedding
+    halt_max_steps: int = Field(ge=1, le=MAX_COUNT)  # segments an example may run
     halt_exploration_prob: float = Field(ge=0, le=1)
     q_target: Literal["halt_only", "bootstrap"]
 
@@ -56,7 +60,7 @@ class ModelConfig(StrictConfig):
     @property
     def mlp_width(self) -> int:
         """Inner width of the MLP: 2/3 of expansion * hidden_size, rounded up (HRM)."""
-        wanted = round(self.expansion * self.hidden_size * 2 / 3)
+        wanted = max(1, round(self.expansion * self.hidden_size * 2 / 3))
         return -(-wanted // self.mlp_multiple_of) * self.mlp_multiple_of
 
     @property
@@ -74,8 +78,8 @@ class ScalingConfig(StrictConfig):
     """Which residual scaling; exponents and count belong to ``rule: custom`` alone."""
 
     rule: RuleName
-    p_H: float | None = Field(default=None, ge=0)
-    p_L: float | None = Field(default=None, ge=0)
+    p_H: float | None = Field(default=None, ge=0, le=4)
+    p_L: float | None = Field(default=None, ge=0, le=4)
     count: Count | None = None
 
     @model_validator(mode="after")
@@ -105,14 +109,14 @@ class OptimConfig(StrictConfig):
     """Optimisers, learning-rate schedule and weight averaging."""
 
     optimizer: Literal["adam_atan2", "adamw"]
-    global_batch_size: int = Field(ge=1)
-    lr: float = Field(gt=0)
+    global_batch_size: int = Field(ge=1, le=2**24)
+    lr: float = Field(gt=0, le=MAX_RATE)
     lr_warmup_steps: int = Field(ge=0)
     lr_min_ratio: float = Field(ge=0, le=1)  # where the decay ends, as a share of lr
     lr_decay_fraction: float = Field(gt=0, le=1)  # cosine over this last share of the run
     beta1: float = Field(ge=0, lt=1)
     beta2: float = Field(ge=0, lt=1)
-    weight_decay: float = Field(ge=0)
-    puzzle_emb_lr: float = Field(ge=0)
-    puzzle_emb_weight_decay: float = Field(ge=0)
+    weight_decay: float = Field(ge=0, le=MAX_RATE)
+    puzzle_emb_lr: float = Field(ge=0, le=MAX_RATE)
+    puzzle_emb_weight_decay: float = Field(ge=0, le=MAX_RATE)
     ema_rate: float | None = Field(gt=0, lt=1)  # null: evaluate the raw weights

@@ -62,11 +62,22 @@ def open_log(
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The rows of a ``metrics.jsonl``; a last line that a killed run left unfinished is dropped."""
+    """The rows of a ``metrics.jsonl``; a last line that a killed run left unfinished is dropped.
+
+    Raises:
+        ValueError: naming the line that is none.
+    """
     if not path.exists():
         return []
-    lines = path.read_text(encoding="utf-8").split("\n")
-    return [json.loads(line) for line in lines[:-1]]
+    rows = []
+    try:
+        for line in path.read_text(encoding="utf-8").split("\n")[:-1]:
+            rows.append(json.loads(line))
+            if not isinstance(rows[-1], dict) or type(rows[-1].get("step")) is not int:
+                raise ValueError("an object with an integer step was expected")
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path}, line {len(rows)}: not a line of metrics ({error})") from error
+    return rows
 
 
 def start_wandb(directory: Path, config: Mapping[str, Any]) -> Any:

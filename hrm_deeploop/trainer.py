@@ -84,11 +84,7 @@ class Trainer:
             )
         rank_batch_size = config.global_batch_size // ranks.world_size
         self.micro_batch_size = micro_batch_size or rank_batch_size
-        if rank_batch_size % self.micro_batch_size:
-            raise ValueError(
-                f"micro_batch_size={micro_batch_size} must divide the {rank_batch_size} rows of a "
-                "rank's batch"
-            )
+        check_micro_batch(micro_batch_size, rank_batch_size)
         self.network = network
         self.puzzle_embedding = puzzle_embedding
         self.config = config
@@ -290,6 +286,19 @@ class Trainer:
                 halted=mine["halted"],
                 batch=Batch(**{name: mine[name] for name in Batch._fields}),
             )
+
+
+def check_micro_batch(micro_batch_size: int | None, rank_batch_size: int) -> None:
+    """Micro-batches must be equally large.
+
+    Raises:
+        ValueError: if they can't be.
+    """
+    if micro_batch_size is not None and rank_batch_size % micro_batch_size:
+        raise ValueError(
+            f"micro_batch_size={micro_batch_size} must divide the {rank_batch_size} rows of a "
+            "rank's batch"
+        )
 
 
 def _join(parts: list[Tensor]) -> Tensor:

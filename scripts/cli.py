@@ -45,9 +45,9 @@ def launch(
 ) -> None:
     """Run ``main`` with the command line's overrides and exit with its status.
 
-    ``main`` returns what ``output=json`` prints, and prints the text form itself; an entry
-    ``exit_status`` is taken out and becomes the exit code. ``keys_of`` are the files of configs/
-    that hold the script's keys, for ``--help``.
+    ``main`` prints the text form itself and returns what ``output=json`` prints, with the entries
+    ``output`` and, if it is not 0, ``exit_status``, which are taken out. ``keys_of`` are the files
+    of configs/ that hold the script's keys, for ``--help``.
     """
     overrides = sys.argv[1:]
     for stream in (sys.stdout, sys.stderr):  # ids and names of files may hold any character
@@ -58,10 +58,14 @@ def launch(
             print((doc or "").strip() + "\n" + _help(name, keys_of))
             return
         result = main(overrides)
-        status = result.pop("exit_status", 0)
-        if "output=json" in overrides:
+        status, output = result.pop("exit_status", 0), result.pop("output", "text")
+        if output == "json":
             print(json.dumps(result))
+        sys.stdout.flush()
         sys.exit(status)
+    except BrokenPipeError:  # the reader has what it wanted
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
     except (ValueError, OSError) as error:
         if os.environ.get(TRACEBACK_VARIABLE):
             raise
@@ -78,7 +82,7 @@ def compose_config(name: str, overrides: Sequence[str]) -> dict[str, Any]:
     Raises:
         ValueError: one line that names the override, and what is allowed in its place.
     """
-    overrides = [_quote_ids(override) for override in overrides]
+    overrides = [_quote_value(_quote_ids(override)) for override in overrides]
     parsed = _parse(overrides)
     with initialize_config_dir(str(CONFIG_DIR), version_base=None):
         _check_groups(parsed)
@@ -122,6 +126,17 @@ def _quote_ids(override: str) -> str:
     return f"{match['key']}=[{','.join(quoted)}]"
 
 
+def _quote_value(override: str) -> str:
+    """Quote a value that Hydra can't read as it stands, such as a path with a space or a ``=``."""
+    key, equals, value = override.partition("=")
+    try:
+        OverridesParser.create().parse_override(override)
+    except HydraException:
+        if equals and value and value[0] not in "[{'\"":
+            return f"{key}={json.dumps(value, ensure_ascii=False)}"
+    return override
+
+
 def _parse(overrides: Sequence[str]) -> list[Override]:
     parser, parsed = OverridesParser.create(), []
     for override in overrides:
@@ -144,8 +159,10 @@ def _check_groups(parsed: Sequence[Override]) -> None:
     groups = _groups()
     for override in parsed:
         key, value = override.key_or_group, override.value()
-        if key not in groups or value is None:
+        if key not in groups or override.is_delete() or override.is_add():
             continue
+        if not isinstance(value, str | list):
+            value = [getattr(value, "text", value)]
         for choice in value if isinstance(value, list) else [value]:
             if choice not in groups[key]:
                 raise ValueError(

@@ -24,6 +24,7 @@ from scripts.train import train
 
 COMPARISON_FILE = "comparison.json"
 PLOT_FILE = "ladder.png"
+RESERVED = {"run_dir", "resume", "output", "arms"}  # the comparison's own business
 ARM_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
@@ -45,10 +46,16 @@ def arm_configs(
             raise ValueError(
                 f"arms.{name}={own}: expected keys and values, as {{scaling: vanilla}}"
             )
+        reserved = sorted(RESERVED & own.keys())
+        if reserved or not own:
+            raise ValueError(
+                f"arms.{name}: {', '.join(reserved) or 'no key'} given; an arm declares keys of a "
+                f"run other than {', '.join(sorted(RESERVED))}"
+            )
         own_overrides = [f"{key}={json.dumps(value)}" for key, value in own.items()]
         values = cli.compose_config("compare", [*overrides, *own_overrides])
         cli.take_output(values)
-        del values["arms"]
+        values.pop("arms", None)
         place = {"run_dir": str(run_dir / name), "resume": "auto"}
         configs[name] = validate(RunConfig, {**values, **place})
     return configs
@@ -57,7 +64,9 @@ def arm_configs(
 def main(overrides: list[str]) -> dict[str, Any]:
     values = cli.compose_config("compare", overrides)
     output = cli.take_output(values)
-    run_dir, arms = Path(values["run_dir"]), values["arms"]
+    if not isinstance(values["run_dir"], str):
+        raise ValueError(f"run_dir={values['run_dir']}: expected a path")
+    run_dir, arms = Path(values["run_dir"]), values.get("arms") or {}
     configs = arm_configs(overrides, arms, run_dir)
     difference = config_difference({name: c.model_dump() for name, c in configs.items()})
     check_declared(difference, declared=arms)
@@ -89,7 +98,7 @@ def main(overrides: list[str]) -> dict[str, Any]:
     if output == "text":
         print(format_difference(difference), format_ladders(ladders), sep="\n\n")
         print(f"written: {path} and {run_dir / PLOT_FILE}")
-    return comparison
+    return {**comparison, "output": output}
 
 
 if __name__ == "__main__":

@@ -48,7 +48,8 @@ def main(arguments: list[str]) -> dict[str, Any]:
     operands = [argument for argument in rest if "=" not in argument or Path(argument).exists()]
     overrides = [override for override in overrides if override not in operands]
     values = cli.compose_config("data_command", overrides)
-    as_text = cli.take_output(values) == "text"
+    output = cli.take_output(values)
+    as_text = output == "text"
     options: DataOptions = validate(DataOptions, values)
     wanted = {"validate": "at least one path", "show": "one task id"}.get(subcommand)
     if wanted is not None and (not operands or (subcommand == "show" and len(operands) > 1)):
@@ -56,13 +57,16 @@ def main(arguments: list[str]) -> dict[str, Any]:
     if wanted is None and operands:
         raise ValueError(f"{subcommand}: expected key=value, got {operands[0]!r}")
     if subcommand == "validate":
-        return validate_paths([Path(path) for path in operands], as_text=as_text)
+        result = validate_paths([Path(path) for path in operands], as_text=as_text)
+        return {**result, "output": output}
     cli.show_config(to_yaml(options))
     if subcommand == "leaks":
-        return show_leaks(options.data, as_text=as_text)
-    if subcommand == "stats":
-        return show_stats(options.data, as_text=as_text)
-    return show_task(options, operands[0], as_text=as_text)
+        result = show_leaks(options.data, as_text=as_text)
+    elif subcommand == "stats":
+        result = show_stats(options.data, as_text=as_text)
+    else:
+        result = show_task(options, operands[0], as_text=as_text)
+    return {**result, "output": output}
 
 
 def validate_paths(paths: list[Path], *, as_text: bool) -> dict[str, Any]:

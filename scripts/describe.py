@@ -12,6 +12,7 @@ from arc_data.canvas import VOCAB_SIZE
 from hrm_deeploop.cost import count_flops, estimate_memory
 from hrm_deeploop.device import choose_device, choose_dtype
 from hrm_deeploop.scaling import stability_bound
+from hrm_deeploop.trainer import check_micro_batch
 from scripts import cli
 from scripts.assemble import build_network, load_data, load_training_set
 from scripts.run_config import RunConfig, to_yaml, validate
@@ -128,15 +129,16 @@ def main(overrides: list[str]) -> dict[str, Any]:
     num_ranks = values.pop("ranks")
     config: RunConfig = validate(RunConfig, values)
     batch_size = config.optim.global_batch_size
-    if not isinstance(num_ranks, int) or num_ranks < 1 or batch_size % num_ranks:
+    if type(num_ranks) is not int or num_ranks < 1 or batch_size % num_ranks:
         raise ValueError(
             f"ranks={num_ranks}: allowed are divisors of optim.global_batch_size={batch_size}"
         )
+    check_micro_batch(config.micro_batch_size, batch_size // num_ranks)
     cli.show_config(to_yaml(config))
     facts = describe(config, num_ranks)
     if output == "text":
         print(format_description(config, facts))
-    return facts
+    return {**facts, "output": output}
 
 
 if __name__ == "__main__":

@@ -106,7 +106,7 @@ def main(overrides: list[str]) -> dict[str, Any]:
     if output == "text":
         print(format_ladders({Path(options.run).name: ladder}))
         print(f"written: {directory}/")
-    return {"directory": str(directory), "ladder": ladder}
+    return {"directory": str(directory), "ladder": ladder, "output": output}
 
 
 if __name__ == "__main__":

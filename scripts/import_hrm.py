@@ -26,7 +26,7 @@ from hrm_deeploop.config import StrictConfig
 from hrm_deeploop.hrm_weights import convert_weights
 from scripts import cli
 from scripts.assemble import CHECKPOINTS, PUZZLES_FILE, Data, build_network
-from scripts.run_config import CONFIG_FILE, RunConfig, read_yaml, validate
+from scripts.run_config import CONFIG_FILE, RunConfig, read_yaml, to_yaml, validate
 from scripts.run_directory import describe_run
 
 STEP = re.compile(r"step_(\d+)")
@@ -120,7 +120,10 @@ def _run_config(options: ImportOptions, values: Any, path: Path) -> RunConfig:
     """HRM's settings as a run of ours: experiment arc1-hrm with the values of its file."""
     if not isinstance(values, dict):
         raise ValueError(f"{path}: expected keys and values, got a {type(values).__name__}")
-    hrm: HrmConfig = validate(HrmConfig, values)
+    try:
+        hrm: HrmConfig = validate(HrmConfig, values)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
     missing = [key for key in MODEL_KEYS if key not in hrm.arch]
     if missing:
         raise ValueError(f"{path}: arch has no {', '.join(missing)}")
@@ -128,7 +131,8 @@ def _run_config(options: ImportOptions, values: Any, path: Path) -> RunConfig:
     cli.take_output(ours)
     ours["model"].update({key: hrm.arch[key] for key in MODEL_KEYS})
     ours["model"]["puzzle_emb_ndim"] = hrm.arch.get("puzzle_emb_ndim", hrm.arch["hidden_size"])
-    ours["model"]["expansion"] = float(hrm.arch["expansion"])
+    if type(hrm.arch["expansion"]) is int:
+        ours["model"]["expansion"] = float(hrm.arch["expansion"])
     ours["optim"].update({key: values[key] for key in TRAINING_KEYS if key in values})
     return validate(
         RunConfig,
@@ -158,7 +162,8 @@ def _read_state(path: Path) -> dict[str, torch.Tensor]:
         state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except (OSError, EOFError, RuntimeError, pickle.UnpicklingError, ValueError) as error:
         raise ValueError(f"{path}: not a readable state dict ({error})") from error
-    if not isinstance(state, dict) or not all(isinstance(t, torch.Tensor) for t in state.values()):
+    entries = state.items() if isinstance(state, dict) else [(None, None)]
+    if not all(isinstance(n, str) and isinstance(t, torch.Tensor) for n, t in entries):
         raise ValueError(f"{path}: expected tensors by name")
     return state
 
@@ -166,7 +171,9 @@ def _read_state(path: Path) -> dict[str, torch.Tensor]:
 def main(overrides: list[str]) -> dict[str, Any]:
     values = cli.compose_config("import_hrm", overrides)
     output = cli.take_output(values)
-    result = import_hrm(validate(ImportOptions, values))
+    options: ImportOptions = validate(ImportOptions, values)
+    cli.show_config(to_yaml(options))
+    result = import_hrm(options)
     if output == "text":
         print(
             f"{result['num_rows']:,} rows; they cover {result['num_covered']:,} of "
@@ -174,7 +181,7 @@ def main(overrides: list[str]) -> dict[str, Any]:
             f"{result['num_tasks']} tasks\nwritten: {result['checkpoint']}",
             file=sys.stderr,
         )
-    return result
+    return {**result, "output": output}
 
 
 if __name__ == "__main__":

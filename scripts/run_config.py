@@ -37,9 +37,9 @@ class RunConfig(StrictConfig):
     gradient: Gradient
     optim: OptimConfig
     evaluation: EvaluationConfig
-    seed: int = Field(ge=0)
-    epochs: int = Field(ge=1)
-    total_steps: int | None = Field(ge=1)  # overrides epochs
+    seed: int = Field(ge=0, lt=2**63)
+    epochs: int = Field(ge=1, le=10**9)
+    total_steps: int | None = Field(ge=1, le=10**9)  # overrides epochs
     run_dir: str = Field(min_length=1)
     resume: Literal["never", "auto"]
     stop_after: int | None = Field(ge=1)  # stop cleanly after this step
@@ -137,7 +137,10 @@ def load_config(directory: Path) -> RunConfig:
     values = read_yaml(path)
     if not isinstance(values, dict):
         raise ValueError(f"{path}: expected keys and values, got a {type(values).__name__}")
-    return validate(RunConfig, {str(key): value for key, value in values.items()})
+    try:
+        return validate(RunConfig, {str(key): value for key, value in values.items()})
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
 
 
 def read_yaml(path: Path) -> Any:

@@ -4,6 +4,7 @@ config.yaml  manifest.json  metrics.jsonl  checkpoints/step_00001200/  eval/step
 """
 
 import json
+import os
 import shlex
 import subprocess
 import sys
@@ -27,8 +28,15 @@ def checkpoints_to_continue(config: RunConfig) -> list[Path]:
         ValueError: if the directory holds a run that ``config`` may not continue.
     """
     run_dir = Path(config.run_dir)
-    if not (run_dir / CONFIG_FILE).exists():
+    _check_usable(run_dir)
+    found = list(reversed(list_checkpoints(run_dir / CHECKPOINTS).values()))
+    if not found:  # nothing that could be lost
         return []
+    if not (run_dir / CONFIG_FILE).exists():
+        raise ValueError(
+            f"run_dir={run_dir}: holds {len(found)} checkpoints but no {CONFIG_FILE}; choose "
+            "another run_dir, or put the file back"
+        )
     if config.resume == "never":
         raise ValueError(
             f"run_dir={run_dir}: holds a run already; resume=auto continues it, "
@@ -42,7 +50,15 @@ def checkpoints_to_continue(config: RunConfig) -> list[Path]:
                 f"run_dir={run_dir}: was started with {key}={values['run']}, now it is "
                 f"{values['now']}; continue with the same value or choose another run_dir"
             )
-    return list(reversed(list_checkpoints(run_dir / CHECKPOINTS).values()))
+    return found
+
+
+def _check_usable(run_dir: Path) -> None:
+    """Refuse a place where no directory can be made, before any work is done."""
+    existing = next(path for path in (run_dir, *run_dir.absolute().parents) if path.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+        what = "is no directory" if not existing.is_dir() else "can't be written"
+        raise ValueError(f"run_dir={run_dir}: {existing} {what}")
 
 
 def check_same_data(config: RunConfig, data: Data) -> None:
@@ -51,9 +67,17 @@ def check_same_data(config: RunConfig, data: Data) -> None:
     Raises:
         ValueError: if they have changed and ``new_puzzles`` is ``refuse``.
     """
+    if config.new_puzzles == "init":
+        return
     path = Path(config.run_dir) / MANIFEST_FILE
-    recorded = json.loads(path.read_text(encoding="utf-8"))["data"]["sha256"]
-    if recorded != data.collection.content_hash and config.new_puzzles == "refuse":
+    try:
+        recorded = json.loads(path.read_text(encoding="utf-8"))["data"]["sha256"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"{path}: not a readable manifest ({type(error).__name__}), so it can't be told "
+            "whether the data is the same; new_puzzles=init goes on without knowing"
+        ) from error
+    if recorded != data.collection.content_hash:
         raise ValueError(
             f"run_dir={config.run_dir}: the data has changed since the run was started (SHA-256 "
             f"{recorded[:16]} then, {data.collection.content_hash[:16]} now); new_puzzles=init "

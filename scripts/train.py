@@ -65,7 +65,7 @@ def train(config: RunConfig, ranks: Ranks, title: str) -> Trained:
 
 def main(overrides: list[str]) -> dict[str, Any]:
     values = cli.compose_config("train", overrides)
-    cli.take_output(values)
+    output = cli.take_output(values)
     config: RunConfig = validate(RunConfig, values)
     ranks = join_ranks(config.device)
     if ranks.is_main:
@@ -78,6 +78,7 @@ def main(overrides: list[str]) -> dict[str, Any]:
     return {
         "run_dir": config.run_dir,
         "checkpoint": str(checkpoint),
+        "output": output,
         "exit_status": 0 if stopped_by is None else 128 + stopped_by,
     }
 
