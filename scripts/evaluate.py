@@ -38,9 +38,13 @@ def evaluate(
     device: torch.device,
     *,
     tasks: tuple[str, ...] | None = None,
+    label: str = "",
     title: str,
 ) -> tuple[Path, dict[str, Any]]:
-    """Evaluate one checkpoint; returns the evaluation directory and the ladder."""
+    """Evaluate one checkpoint; returns the evaluation directory and the ladder.
+
+    ``label`` is added to the directory's name, so that part of an evaluation does not replace it.
+    """
     data = load_data(config, checkpoint)
     indices = data.evaluated_indices
     if tasks is not None:
@@ -71,11 +75,17 @@ def evaluate(
         device=device,
         title=title,
     )
-    directory = Path(config.run_dir) / "eval" / checkpoint.name
+    directory = Path(config.run_dir) / "eval" / (checkpoint.name + label)
     predictions.save(directory / PREDICTIONS_FILE)
     scored = [data.puzzles.tasks[i] for i in indices]
     ladder = write_results(directory, predictions, scored, attempts=config.evaluation.attempts)
     return directory, ladder
+
+
+def _label(options: EvaluateOptions) -> str:
+    """What distinguishes this evaluation from the run's own, as part of a directory's name."""
+    votes = f"-votes{options.votes}" if options.votes is not None else ""
+    return votes + (f"-tasks{len(options.tasks)}" if options.tasks is not None else "")
 
 
 def main(overrides: list[str]) -> dict[str, Any]:
@@ -101,6 +111,7 @@ def main(overrides: list[str]) -> dict[str, Any]:
         find_checkpoint(Path(options.run), options.checkpoint),
         choose_device(options.device),
         tasks=options.tasks,
+        label=_label(options),
         title=f"predict {Path(options.run).name}",
     )
     if output == "text":

@@ -42,7 +42,7 @@ def test_every_accepted_case_trains_is_predicted_and_submitted(accepted, tmp_pat
     assert result.returncode == 0, result.stderr
     ladder = json.loads(result.stdout)["ladder"]
     assert (ladder["num_tasks"], ladder["num_scored_tasks"]) == (5, 4)  # one output is hidden
-    evaluation = run_dir / "eval" / "step_00000002"
+    evaluation = run_dir / "eval" / "step_00000002-votes4"
     submission = json.loads((evaluation / "submission.json").read_text())
     assert {task_id: len(entries) for task_id, entries in submission.items()} == {
         "accept_1x1": 1,
