@@ -70,11 +70,12 @@ class PuzzleSet:
     def to_json(self) -> str:
         """Every puzzle by name: task id and, per puzzle, its augmentation."""
         names = self.names()
-        entries = [
-            {"id": task.id, "puzzles": names[self.offsets[t] : self.offsets[t + 1]]}
-            for t, task in enumerate(self.tasks)
-        ]
-        return json.dumps({"format": JSON_FORMAT, "tasks": entries})
+        return write_puzzles(
+            {
+                task.id: names[self.offsets[t] : self.offsets[t + 1]]
+                for t, task in enumerate(self.tasks)
+            }
+        )
 
     @property
     def content_hash(self) -> str:
@@ -83,6 +84,12 @@ class PuzzleSet:
 
 
 SavedPuzzles = dict[str, list[str]]  # task id -> names, in row order
+
+
+def write_puzzles(saved: SavedPuzzles) -> str:
+    """The text that :func:`read_puzzles` reads."""
+    entries = [{"id": task_id, "puzzles": names} for task_id, names in saved.items()]
+    return json.dumps({"format": JSON_FORMAT, "tasks": entries})
 
 
 def read_puzzles(text: str, where: str) -> SavedPuzzles:

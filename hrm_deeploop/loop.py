@@ -68,7 +68,6 @@ def fit(
         The number of the signal that ended it early, or None.
     """
     clock = _Clock()
-    first_step = trainer.step
     with (
         StopSignals() as stop,
         tqdm(
@@ -107,8 +106,6 @@ def fit(
                     save()
             if number is not None and step < until:
                 return number
-        if trainer.step == first_step:
-            bar.refresh()
     return None
 
 

@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from arc_data import sources
 from arc_data.config import DataConfig
 from arc_data.hrm_names import parse_identifiers
-from arc_data.puzzles import match_puzzles
+from arc_data.puzzles import match_puzzles, write_puzzles
 from hrm_deeploop.checkpoint import save_checkpoint
 from hrm_deeploop.config import StrictConfig
 from hrm_deeploop.hrm_weights import convert_weights
@@ -94,7 +94,6 @@ def import_hrm(options: ImportOptions) -> dict[str, Any]:
     )
     describe_run(config, Data(collection=collection, puzzles=matched.puzzles, matched=matched))
     step = STEP.search(checkpoint.name)
-    entries = [{"id": task_id, "puzzles": p} for task_id, p in puzzles.saved.items()]
     directory = save_checkpoint(
         run_dir / CHECKPOINTS,
         int(step[1]) if step else 0,
@@ -103,7 +102,7 @@ def import_hrm(options: ImportOptions) -> dict[str, Any]:
             "puzzle_embedding": {"weight": weights.table[torch.from_numpy(puzzles.rows)]},
         },
         training_state={"imported_from": "HRM"},
-        texts={PUZZLES_FILE: json.dumps({"format": 1, "tasks": entries})},
+        texts={PUZZLES_FILE: write_puzzles(puzzles.saved)},
     )
     return {
         "run_dir": str(run_dir),
