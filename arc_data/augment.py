@@ -7,6 +7,7 @@ nothing is ever recovered by parsing a puzzle's name.
 from dataclasses import dataclass
 
 import numpy as np
+from jaxtyping import Shaped
 
 from arc_data.grid import NUM_COLORS, Grid
 
@@ -17,6 +18,12 @@ NUM_DIHEDRAL = 8
 def move_grid(grid: Grid, dihedral: int) -> Grid:
     """Transpose if ``dihedral`` is 4 or more, then turn by ``dihedral % 4`` quarters, left."""
     return np.rot90(grid.T if dihedral >= 4 else grid, dihedral % 4)
+
+
+def unmove_grid(grid: Shaped[np.ndarray, "_ _"], dihedral: int) -> Shaped[np.ndarray, "_ _"]:
+    """Exact inverse of :func:`move_grid`, for an array of anything."""
+    turned = np.rot90(grid, -(dihedral % 4))
+    return turned.T if dihedral >= 4 else turned
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,8 +54,7 @@ class Augmentation:
 
     def undo(self, grid: Grid) -> Grid:
         """Exact inverse: ``undo(apply(g))`` equals ``g`` for every grid."""
-        turned = np.rot90(grid, -self.quarter_turns)
-        return np.argsort(self.colors).astype(np.uint8)[turned.T if self.transpose else turned]
+        return np.argsort(self.colors).astype(np.uint8)[unmove_grid(grid, self.dihedral)]
 
 
 def from_dihedral(dihedral: int, colors: tuple[int, ...] = IDENTITY_COLORS) -> Augmentation:

@@ -132,3 +132,13 @@ def parse_task(task_id: str, value: Any, where: str, split: Split = "training") 
 def _to_pair(entry: dict[str, Any]) -> Pair:
     output = entry.get("output")
     return Pair(input=to_grid(entry["input"]), output=None if output is None else to_grid(output))
+
+
+def to_json(task: Task) -> dict[str, Any]:
+    """The object that :func:`parse_task` reads; a hidden output is left out."""
+
+    def entry(pair: Pair) -> dict[str, Any]:
+        grids = {"input": pair.input, "output": pair.output}
+        return {name: grid.tolist() for name, grid in grids.items() if grid is not None}
+
+    return {"train": [*map(entry, task.train)], "test": [*map(entry, task.test)]}

@@ -1,5 +1,6 @@
 """Pictures: ladders, and tasks in ARC's colors."""
 
+import io
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,25 +17,41 @@ from rich.text import Text
 from arc_data.augment import Augmentation
 from arc_data.grid import NUM_COLORS, Grid
 from arc_data.task import Task
-from eval.results import SCORE_TITLES
+from eval.tables import SCORE_TITLES
 
 
 def plot_ladders(ladders: Mapping[str, Mapping[str, Any]], path: Path) -> None:
-    """Both scores over attempts and over votes, a line per run, as a PNG."""
+    """Both scores over attempts, votes and (where asked for) segments, a line per run, as a PNG."""
+    _ladder_figure(ladders).savefig(path, dpi=120)
+
+
+def ladders_svg(ladders: Mapping[str, Mapping[str, Any]]) -> bytes:
+    """The same picture as an SVG; equal for equal ladders."""
+    file = io.BytesIO()
+    with mpl.rc_context({"svg.hashsalt": "ladders"}):
+        _ladder_figure(ladders).savefig(file, format="svg", metadata={"Date": None})
+    return file.getvalue()
+
+
+def _ladder_figure(ladders: Mapping[str, Mapping[str, Any]]) -> Figure:
+    axes = {"attempts K, all votes": None, "votes A, at K = 2": "votes_at_2"}
+    if all(ladder["segments_at_2"] for ladder in ladders.values()):
+        axes["segments, at K = 2"] = "segments_at_2"
     # The object interface leaves pyplot's global state, and with it any display, alone.
-    figure = Figure(figsize=(9, 7), layout="constrained")
+    figure = Figure(figsize=(4.5 * len(axes), 7), layout="constrained")
     FigureCanvasAgg(figure)
-    grid = figure.subplots(2, 2, sharey="row")
+    grid = figure.subplots(2, len(axes), sharey="row")
     for (score, title), row in zip(SCORE_TITLES.items(), grid, strict=True):
-        at_attempts = {name: ladder[score] for name, ladder in ladders.items()}
-        at_votes = {name: ladder["votes_at_2"][score] for name, ladder in ladders.items()}
-        _plot_rungs(row[0], at_attempts, "attempts K, all votes")
-        _plot_rungs(row[1], at_votes, "votes A, at K = 2")
+        for panel, (label, key) in zip(row, axes.items(), strict=True):
+            rungs = {
+                name: (ladder[key] if key else ladder)[score] for name, ladder in ladders.items()
+            }
+            _plot_rungs(panel, rungs, label)
         row[0].set_ylabel(f"{score}, %\n({title})")
     grid[0, 0].legend()
     num_tasks = next(iter(ladders.values()))["num_scored_tasks"]
     figure.suptitle(f"Voted accuracy on {num_tasks} tasks")
-    figure.savefig(path, dpi=120)
+    return figure
 
 
 def _plot_rungs(axes: Axes, runs: Mapping[str, Mapping[str, float | None]], label: str) -> None:

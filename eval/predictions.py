@@ -1,38 +1,44 @@
 """Predictions as columns, and their file.
 
-One row is the prediction for one test pair under one augmentation. Grids are cropped and still
-augmented: undoing and counting is the vote's work, so a file can be voted again without a model.
+One row is the answer to one test pair under one augmentation. Grids are cropped and still
+augmented: undoing and counting is the vote's work, so a file can be voted again without a model,
+and it holds the tasks, so that it can be scored without their source. The entries of the ``.npz``:
 
-    task_ids       JSON list of the task ids; ``task`` indexes it
-    task           (n,)  which task
+    task           (n,)  which of ``tasks``
     test_index     (n,)  which test pair of the task
     vote           (n,)  which of the task's augmentations, 0 is the identity
     dihedral       (n,)  the augmentation's move
-    colors         (n, 10)  its color map
-    height, width  (n,)  size of the predicted grid; 0 x 0 where the canvas held none
-    cells          (sum of height * width,)  the grids, row by row, one after another
-    halt           (n,)  probability that the answer is right, by the halt head
-    segments       (n,)  segments run
+    colors         (n, 10)  the augmentation's color map
+    height, width  (n,)  of the predicted grid; 0 x 0 if the prediction is empty
+    cells          (sum of height * width,)  the predicted grids, one after another, row by row
+    halt           (n,)  halt probability, float32
+    segments       (n,)  segments that were run for this answer
+    final          (n,)  true for the row's answer; false for what it would have answered after
+                         ``segments`` segments, kept for the ladder over segments
+    tasks          JSON text as bytes: the tasks in ARC's format, with ``id`` and ``split``
+    about          JSON text as bytes: what was run
 """
 
 import json
 import zipfile
-from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Integer, UInt8
+from jaxtyping import Bool, Float, Integer, UInt8
 
-from arc_data.augment import from_dihedral
-from arc_data.grid import Grid
+from arc_data.augment import NUM_DIHEDRAL, from_dihedral
+from arc_data.grid import NUM_COLORS, Grid
+from arc_data.task import Task, parse_task, to_json
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Predictions:
     """The columns; see the module's text."""
 
-    task_ids: tuple[str, ...]
+    tasks: tuple[Task, ...]
     task: Integer[np.ndarray, " n"]
     test_index: Integer[np.ndarray, " n"]
     vote: Integer[np.ndarray, " n"]
@@ -42,41 +48,162 @@ class Predictions:
     width: UInt8[np.ndarray, " n"]
     cells: UInt8[np.ndarray, " cells"]
     halt: Float[np.ndarray, " n"]
-    segments: UInt8[np.ndarray, " n"]
+    segments: Integer[np.ndarray, " n"]
+    final: Bool[np.ndarray, " n"]
+    about: dict[str, Any] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.task)
 
+    @property
+    def num_cells(self) -> Integer[np.ndarray, " n"]:
+        """Cells of each predicted grid."""
+        return self.height.astype(np.int64) * self.width
+
     def grids(self) -> Iterator[Grid]:
         """The predicted grids in row order, with their augmentation undone."""
-        sizes = self.height.astype(np.int64) * self.width
-        ends = np.cumsum(sizes)
-        for i, (start, end) in enumerate(zip(ends - sizes, ends, strict=True)):
+        ends = np.cumsum(self.num_cells)
+        for i, (start, end) in enumerate(zip(ends - self.num_cells, ends, strict=True)):
             grid = self.cells[start:end].reshape(self.height[i], self.width[i])
             colors = tuple(int(c) for c in self.colors[i])
             yield from_dihedral(int(self.dihedral[i]), colors).undo(grid)
 
+    def take(self, rows: Integer[np.ndarray, " taken"]) -> "Predictions":
+        """The rows with these numbers, in this order."""
+        ends = np.cumsum(self.num_cells)
+        sizes = self.num_cells[rows]
+        # Cell j of the taken row that starts at s in the new column is cell (start + j) of the old.
+        new_starts = np.cumsum(sizes) - sizes
+        old_starts = (ends - self.num_cells)[rows]
+        cells = self.cells[np.arange(sizes.sum()) + np.repeat(old_starts - new_starts, sizes)]
+        columns = {name: getattr(self, name)[rows] for name in ROW_COLUMNS}
+        return replace(self, cells=cells, **columns)
+
     def save(self, path: Path) -> None:
         """Write an ``.npz``, atomically."""
-        columns = {f.name: getattr(self, f.name) for f in fields(self)}
-        columns["task_ids"] = np.array(json.dumps(self.task_ids))
+        columns = {name: getattr(self, name) for name in COLUMNS}
+        entries = [{"id": task.id, "split": task.split, **to_json(task)} for task in self.tasks]
+        columns["tasks"] = _to_bytes(entries)
+        columns["about"] = _to_bytes(self.about)
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(path.name + ".partial")
-        with partial.open("wb") as file:
-            np.savez_compressed(file, allow_pickle=False, **columns)
-        partial.rename(path)
+        write_npz(path, columns)
+
+
+COLUMNS = tuple(f.name for f in fields(Predictions) if f.name not in ("tasks", "about"))
+ROW_COLUMNS = tuple(name for name in COLUMNS if name != "cells")
+
+
+def join(parts: Sequence[Predictions]) -> Predictions:
+    """The rows of all parts, which share their tasks."""
+    columns = {name: np.concatenate([getattr(p, name) for p in parts]) for name in COLUMNS}
+    return replace(parts[0], **columns)
+
+
+def pool(several: Sequence[Predictions]) -> Predictions:
+    """One ensemble of several evaluations: their voters count together.
+
+    Raises:
+        ValueError: if they have different tasks under one id.
+    """
+    tasks: dict[str, Task] = {}
+    for task in (task for predictions in several for task in predictions.tasks):
+        known = tasks.setdefault(task.id, task)
+        if to_json(known) != to_json(task):
+            raise ValueError(f"task {task.id}: the files to pool have different tasks of this id")
+    number = {task_id: i for i, task_id in enumerate(tasks)}
+    renumbered = [
+        replace(p, task=np.array([number[t.id] for t in p.tasks], dtype=np.int32)[p.task])
+        for p in several
+    ]
+    about = {"pooled": [predictions.about for predictions in several]}
+    return replace(join(renumbered), tasks=tuple(tasks.values()), about=about)
+
+
+def replace_tasks(predictions: Predictions, tasks: Sequence[Task]) -> Predictions:
+    """The predictions with the outputs of other tasks: solutions that have become known.
+
+    Raises:
+        ValueError: if a predicted task is not among them, or has other test inputs.
+    """
+    by_id = {task.id: task for task in tasks}
+    for task in predictions.tasks:
+        found = by_id.get(task.id)
+        if found is None:
+            raise ValueError(f"task {task.id}: predicted, but not an evaluated task of the data")
+        inputs = [[pair.input.tolist() for pair in t.test] for t in (task, found)]
+        if inputs[0] != inputs[1]:
+            raise ValueError(f"task {task.id}: the data has other test inputs than the predictions")
+    return replace(predictions, tasks=tuple(by_id[task.id] for task in predictions.tasks))
 
 
 def load_predictions(path: Path) -> Predictions:
     """Read what ``save`` wrote.
 
     Raises:
-        ValueError: if the file is not there or is not one.
+        ValueError: if the file is not there, is not one, or answers something twice.
     """
     try:
         with np.load(path, allow_pickle=False) as file:
-            columns = {f.name: file[f.name] for f in fields(Predictions)}
-        columns["task_ids"] = tuple(json.loads(str(columns["task_ids"])))
-    except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
+            columns = {name: file[name] for name in COLUMNS}
+            entries, about = (json.loads(file[name].tobytes()) for name in ("tasks", "about"))
+        _check_shapes(columns)
+        tasks = [parse_task(entry["id"], entry, str(path), entry["split"]) for entry in entries]
+        predictions = Predictions(tasks=tuple(tasks), about=about, **columns)
+        _check_columns(predictions)
+    except (OSError, KeyError, ValueError, TypeError, zipfile.BadZipFile) as error:
         raise ValueError(f"{path}: not a predictions file ({error})") from error
-    return Predictions(**columns)
+    return predictions
+
+
+def _check_shapes(columns: dict[str, np.ndarray]) -> None:
+    """Refuse columns that can't be those of one file.
+
+    Raises:
+        ValueError: saying what is wrong.
+    """
+    lengths = {name: len(columns[name]) for name in ROW_COLUMNS}
+    if len(set(lengths.values())) > 1:
+        raise ValueError(f"columns of different lengths: {lengths}")
+    for name, column in columns.items():
+        if column.shape[1:] != ((NUM_COLORS,) if name == "colors" else ()):
+            raise ValueError(f"column {name} of shape {column.shape}")
+
+
+def _check_columns(predictions: Predictions) -> None:
+    """Refuse values that no evaluation writes.
+
+    Raises:
+        ValueError: saying what is wrong.
+    """
+    p = predictions
+    if p.num_cells.sum() != len(p.cells) or (len(p.cells) and p.cells.max() >= NUM_COLORS):
+        raise ValueError("cells do not fill the grids with colors 0..9")
+    if len(p) == 0:
+        raise ValueError("no predictions")
+    num_tests = np.array([len(task.test) for task in p.tasks])
+    if p.task.min() < 0 or p.task.max() >= len(num_tests):
+        raise ValueError("a row of no task")
+    if (p.test_index < 0).any() or (p.test_index >= num_tests[p.task]).any() or p.vote.min() < 0:
+        raise ValueError("a row of no test pair")
+    if (
+        p.dihedral.max() >= NUM_DIHEDRAL
+        or (np.sort(p.colors, axis=1) != np.arange(NUM_COLORS)).any()
+    ):
+        raise ValueError("a row of no augmentation")
+    key = np.where(p.final, 0, p.segments).astype(np.int64)
+    for column in (p.vote, p.test_index, p.task):
+        key = column + (int(column.max()) + 1) * key
+    if len(np.unique(key)) < len(p):
+        raise ValueError("two predictions for one test pair under one augmentation")
+
+
+def _to_bytes(value: Any) -> UInt8[np.ndarray, " bytes"]:
+    return np.frombuffer(json.dumps(value).encode("ascii"), dtype=np.uint8)
+
+
+def write_npz(path: Path, columns: dict[str, np.ndarray]) -> None:
+    """Write a compressed ``.npz`` beside ``path`` and rename it."""
+    partial = path.with_name(path.name + ".partial")
+    with partial.open("wb") as file:
+        np.savez_compressed(file, allow_pickle=False, **columns)
+    partial.rename(path)

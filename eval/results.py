@@ -1,61 +1,41 @@
-"""Turn predictions into the files of an evaluation directory, and a ladder into text."""
+"""Turn predictions into the files of an evaluation directory."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from arc_data.task import Task
 from eval.ladder import build_ladder
+from eval.plots import plot_ladders
 from eval.predictions import Predictions
-from eval.submission import build_submission
-from eval.vote import rank_candidates
+from eval.report import write_report
+from eval.submission import build_submission, write_submission
+from eval.vote import count_ballots
 
-LADDER_FILE = "ladder.json"
 PREDICTIONS_FILE = "predictions.npz"
+LADDER_FILE = "ladder.json"
 SUBMISSION_FILE = "submission.json"
-
-SCORE_TITLES = {
-    "all_tests": "every test pair of the task solved",
-    "arc_prize": "mean over the task's test pairs",
-}
+PLOT_FILE = "ladder.png"
+REPORT_FILE = "report.html"
 
 
 def write_results(
-    directory: Path, predictions: Predictions, tasks: Sequence[Task], *, attempts: Sequence[int]
+    directory: Path, predictions: Predictions, *, attempts: Sequence[int], name: str
 ) -> dict[str, Any]:
-    """Vote, score and write ladder.json and submission.json; returns the ladder."""
-    ladder = build_ladder(predictions, tasks, attempts=attempts)
-    submission = build_submission(tasks, rank_candidates(predictions))
+    """Vote, score, and write ladder, plot, submission and report; returns the ladder.
+
+    ``name`` is what the plot calls the evaluation.
+    """
+    ballots = count_ballots(predictions)
+    ladder = build_ladder(ballots, attempts=attempts)
+    candidates = ballots.candidates(ballots.rank())
     directory.mkdir(parents=True, exist_ok=True)
-    for name, value in ((LADDER_FILE, ladder), (SUBMISSION_FILE, submission)):
-        (directory / name).write_text(json.dumps(value) + "\n", encoding="utf-8")
+    write_submission(
+        build_submission(predictions.tasks, candidates),
+        predictions.tasks,
+        directory / SUBMISSION_FILE,
+    )
+    (directory / LADDER_FILE).write_text(json.dumps(ladder) + "\n", encoding="utf-8")
+    plot_ladders({name: ladder}, directory / PLOT_FILE)
+    write_report(ballots, candidates, ladder, directory / REPORT_FILE)
     return ladder
-
-
-def format_ladders(ladders: Mapping[str, Mapping[str, Any]]) -> str:
-    """Both ladders of one or several runs as a table, in percent, side by side by rung."""
-    first = next(iter(ladders.values()))
-    width = max(len(name) for name in ladders)
-    lines = []
-    for score, title in SCORE_TITLES.items():
-        rungs = list(first[score])
-        lines.append(f"{score}: {title}, % of {first['num_scored_tasks']} tasks")
-        lines.append(" " * width + "".join(f"{'K=' + rung:>8}" for rung in rungs) + "  any K")
-        for name, ladder in ladders.items():
-            cells = [ladder[score].get(rung) for rung in rungs] + [ladder["oracle"][score]["all"]]
-            lines.append(f"{name:{width}}" + "".join(map(_percent, cells)))
-        lines.append("")
-    for score in SCORE_TITLES:
-        rungs = list(first["votes_at_2"][score])
-        lines.append(f"{score} at K=2, over votes A")
-        lines.append(" " * width + "".join(f"{'A=' + rung:>8}" for rung in rungs))
-        for name, ladder in ladders.items():
-            cells = [ladder["votes_at_2"][score].get(rung) for rung in rungs]
-            lines.append(f"{name:{width}}" + "".join(map(_percent, cells)))
-        lines.append("")
-    return "\n".join(lines)
-
-
-def _percent(fraction: float | None) -> str:
-    return f"{'n/a':>8}" if fraction is None else f"{100 * fraction:8.2f}"

@@ -6,14 +6,12 @@ A test pair is solved at K if its true output is among the top K candidates.
     arc_prize    mean over tasks of the share of their test pairs that are solved (ARC Prize)
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
-
-import numpy as np
 
 from arc_data.grid import Grid
 from arc_data.task import Task
-from eval.vote import Candidate, TestPair
+from eval.vote import Ballots, Ranking
 
 TruthRanks = dict[str, tuple[int | None, ...]]  # by task id, one entry per test pair
 
@@ -25,40 +23,49 @@ class Score(NamedTuple):
     arc_prize: float
 
 
-def truth_ranks(
-    tasks: Sequence[Task], candidates: Mapping[TestPair, Sequence[Candidate]]
-) -> TruthRanks:
-    """Where the true output of each test pair stands among its candidates, from 1; None if absent.
+def scored_tasks(tasks: Sequence[Task]) -> dict[str, tuple[Grid, ...]]:
+    """The true outputs by task id; tasks with an output that is not known can't be scored."""
+    outputs = {task.id: tuple(pair.output for pair in task.test) for task in tasks}
+    return {
+        task_id: tuple(grid for grid in grids if grid is not None)
+        for task_id, grids in outputs.items()
+        if all(grid is not None for grid in grids)
+    }
 
-    Tasks with a test pair whose output is not known are left out: they can't be scored.
+
+def truth_ranks(ballots: Ballots, ranking: Ranking) -> TruthRanks:
+    """Where the true output of each scored test pair stands among its candidates, from 1.
+
+    None if it is not among them; a pair without a prediction has no candidates.
     """
-    ranks: TruthRanks = {}
-    for task in tasks:
-        outputs = [pair.output for pair in task.test if pair.output is not None]
-        if len(outputs) == len(task.test):
-            ranks[task.id] = tuple(
-                _rank_of(output, candidates.get((task.id, i), ()))
-                for i, output in enumerate(outputs)
-            )
-    return ranks
 
+    def rank_of(task_id: str, test_index: int, truth: Grid) -> int | None:
+        number = ballots.find((task_id, test_index), truth)
+        return None if number is None else int(ranking.rank[number]) or None
 
-def _rank_of(truth: Grid, candidates: Sequence[Candidate]) -> int | None:
-    for rank, candidate in enumerate(candidates, start=1):
-        if np.array_equal(candidate.grid, truth):
-            return rank
-    return None
+    return {
+        task_id: tuple(rank_of(task_id, i, truth) for i, truth in enumerate(outputs))
+        for task_id, outputs in scored_tasks(ballots.predictions.tasks).items()
+    }
 
 
 def score(ranks: TruthRanks, attempts: int | None) -> Score | None:
     """Both scores with ``attempts`` candidates a pair (None: all); None if nothing is scored."""
-    if not ranks:
+    return score_solved(
+        {
+            task_id: tuple(
+                rank is not None and (attempts is None or rank <= attempts) for rank in task_ranks
+            )
+            for task_id, task_ranks in ranks.items()
+        }
+    )
+
+
+def score_solved(solved: dict[str, tuple[bool, ...]]) -> Score | None:
+    """Both scores from which test pairs of each scored task are solved; None without a task."""
+    if not solved:
         return None
-    solved = [
-        [rank is not None and (attempts is None or rank <= attempts) for rank in task_ranks]
-        for task_ranks in ranks.values()
-    ]
     return Score(
-        all_tests=sum(all(pairs) for pairs in solved) / len(solved),
-        arc_prize=sum(sum(pairs) / len(pairs) for pairs in solved) / len(solved),
+        all_tests=sum(all(pairs) for pairs in solved.values()) / len(solved),
+        arc_prize=sum(sum(pairs) / len(pairs) for pairs in solved.values()) / len(solved),
     )

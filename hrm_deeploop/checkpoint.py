@@ -12,7 +12,8 @@ import os
 import pickle  # for the name of its error; nothing is unpickled
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from hashlib import file_digest, sha256
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +126,22 @@ def load_weights(checkpoint: Path, stem: str) -> dict[str, Tensor]:
         raise DamagedCheckpointError(
             f"{path}: not a readable safetensors file ({error})"
         ) from error
+
+
+def hash_weights(checkpoint: Path, stems: Sequence[str]) -> str:
+    """SHA-256 of these files of a checkpoint.
+
+    Raises:
+        DamagedCheckpointError: if one is not there.
+    """
+    digest = sha256()
+    for stem in stems:
+        path = checkpoint / f"{stem}.safetensors"
+        if not path.is_file():
+            raise DamagedCheckpointError(f"{checkpoint}: not a checkpoint, it has no {path.name}")
+        with path.open("rb") as file:
+            digest.update(file_digest(file, "sha256").digest())
+    return digest.hexdigest()
 
 
 def read_text(checkpoint: Path, name: str) -> str:

@@ -83,6 +83,10 @@ class Ranks:
             dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
         return tensor
 
+    def any(self, value: bool) -> bool:
+        """Whether ``value`` is true on at least one rank; the same answer on all."""
+        return bool(self.max(torch.tensor(int(value), device=self.device)))
+
     def gather_rows(self, tensor: Tensor) -> Tensor:
         """The ranks' equally long tensors, one after another."""
         if self.world_size == 1:
@@ -90,6 +94,13 @@ class Ranks:
         parts = [torch.empty_like(tensor) for _ in range(self.world_size)]
         dist.all_gather(parts, tensor.contiguous())
         return torch.cat(parts)
+
+    def gather_objects(self, value: Any) -> list[Any]:
+        """Every rank's value, by rank."""
+        values: list[Any] = [value] * self.world_size
+        if self.world_size > 1:
+            dist.all_gather_object(values, value)
+        return values
 
     def barrier(self) -> None:
         """Wait until every rank is here."""

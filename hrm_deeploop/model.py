@@ -127,10 +127,14 @@ class HRM(nn.Module):
         puzzle_vectors: Float[Tensor, "batch ndim"],
     ) -> SegmentOutput:
         """Run one segment: C cycles from ``state``, one prediction, one halting decision."""
+        return self.segment(state, self.embed(inputs, puzzle_vectors))
+
+    def segment(self, state: LatentState, embedded: Latent) -> SegmentOutput:
+        """``forward`` from what :meth:`embed` returned, which is the same in every segment."""
         config = self.config
         z_H, z_L = run_cycles(
             state,
-            self._embed(inputs, puzzle_vectors),
+            embedded,
             lambda x: self.H(x, self.rotary),
             lambda x: self.L(x, self.rotary),
             H_cycles=config.H_cycles,
@@ -146,7 +150,11 @@ class HRM(nn.Module):
             q_continue=q_values[:, 1] if config.q_target == "bootstrap" else None,
         )
 
-    def _embed(self, inputs: Tensor, puzzle_vectors: Tensor) -> Latent:
+    def embed(
+        self,
+        inputs: Int[Tensor, "batch seq"],
+        puzzle_vectors: Float[Tensor, "batch ndim"],
+    ) -> Float[Tensor, "batch positions dim"]:
         """Puzzle tokens, then canvas tokens; multiplied by sqrt(hidden) as in HRM."""
         hidden_size, num_puzzle_tokens = self.config.hidden_size, self.config.num_puzzle_tokens
         embedded = self.embed_tokens(inputs)

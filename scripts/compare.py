@@ -15,10 +15,10 @@ from typing import Any
 
 from eval.compare import check_declared, config_difference, format_difference
 from eval.plots import plot_ladders
-from eval.results import format_ladders
+from eval.tables import format_ladders
 from hrm_deeploop.device import Ranks, choose_device
 from scripts import cli
-from scripts.evaluate import evaluate
+from scripts.evaluation import Choices, Evaluation
 from scripts.run_config import RunConfig, to_yaml, validate
 from scripts.train import train
 
@@ -84,11 +84,16 @@ def main(overrides: list[str]) -> dict[str, Any]:
         if stopped_by is not None:
             print(f"stopped in {checkpoint}; the same command goes on", file=sys.stderr)
             return {"run_dir": str(run_dir), "exit_status": 128 + stopped_by}
-        directory, ladders[name] = evaluate(config, checkpoint, device, title=f"predict {title}")
+        evaluation = Evaluation(config, checkpoint, Ranks(device=device), Choices())
+        stopped_by = evaluation.predict(f"predict {title}")
+        if stopped_by is not None:
+            print("stopped; the same command goes on", file=sys.stderr)
+            return {"run_dir": str(run_dir), "exit_status": 128 + stopped_by}
+        ladders[name] = evaluation.results(None, name)
         results[name] = {
             "overrides": arms[name],
             "run_dir": config.run_dir,
-            "evaluation": str(directory),
+            "evaluation": str(evaluation.directory),
             "ladder": ladders[name],
         }
     comparison = {"arms": results, "config_difference": difference}

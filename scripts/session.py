@@ -4,12 +4,15 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from arc_data.batches import BatchStream
 from eval.ladder import ARC_PRIZE_ATTEMPTS, build_ladder
-from eval.predict import answer_with, predict
+from eval.predict import list_questions, predict
+from eval.predictions import join
 from eval.score import Score
+from eval.vote import count_ballots
 from hrm_deeploop.checkpoint import (
     DamagedCheckpointError,
     load_into,
@@ -121,28 +124,25 @@ class Session:
             )
         self.ranks.barrier()
 
-    @torch.no_grad()
     def validate(self) -> dict[str, float]:
-        """Voted scores of the held-out demonstrations; the main rank predicts, the others wait."""
-        scores: dict[str, float] = {}
-        if self.ranks.is_main:
-            held_out = {task.id: task for task in self.data.collection.validation_tasks}
-            puzzles = self.data.puzzles
-            tasks = tuple(held_out.get(task.id, task) for task in puzzles.tasks)
-            predictions = predict(
-                answer_with(self.trainer.eval_network, self.trainer.puzzle_embedding),
-                replace(puzzles, tasks=tasks),
-                [i for i, task in enumerate(tasks) if task.id in held_out],
-                canvas=self.config.data.canvas,
-                votes=self.config.evaluation.validation_votes,
-                num_segments=self.config.model.halt_max_steps,
-                batch_size=self.config.evaluation.batch_size,
-                device=self.ranks.device,
-                title="validate",
-                leave_bar=False,
-            )
-            ladder = build_ladder(predictions, list(held_out.values()))
-            rung = str(ARC_PRIZE_ATTEMPTS)
-            scores = {f"eval/{name}_at_{rung}": ladder[name][rung] for name in Score._fields}
-        self.ranks.barrier()
-        return scores
+        """Voted scores of the held-out demonstrations; every rank predicts its share."""
+        held_out = {task.id: task for task in self.data.collection.validation_tasks}
+        tasks = tuple(held_out.get(task.id, task) for task in self.data.puzzles.tasks)
+        questions = list_questions(
+            replace(self.data.puzzles, tasks=tasks),
+            [i for i, task in enumerate(tasks) if task.id in held_out],
+            self.config.evaluation.validation_votes,
+        )
+        mine = range(self.ranks.rank, len(questions), self.ranks.world_size)
+        answers = predict(
+            self.trainer.eval_network,
+            self.trainer.puzzle_embedding.lookup,
+            questions.take(np.array(mine)),
+            canvas=self.config.data.canvas,
+            batch_size=self.config.evaluation.batch_size,
+            device=self.ranks.device,
+        )
+        parts = self.ranks.gather_objects([answer.predictions for answer in answers])
+        ladder = build_ladder(count_ballots(join([part for some in parts for part in some])))
+        rung = str(ARC_PRIZE_ATTEMPTS)
+        return {f"eval/{name}_at_{rung}": ladder[name][rung] for name in Score._fields}

@@ -1,0 +1,239 @@
+"""One evaluation of a checkpoint: what is asked, what decides the answers, and the files."""
+
+import sys
+from functools import cached_property
+from hashlib import sha256
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field
+from tqdm import tqdm
+
+from arc_data.sources import hash_tasks
+from arc_data.task import Task
+from eval.parts import Parts
+from eval.predict import Halting, Lookup, PuzzleIds, change_puzzle_ids, list_questions, predict
+from eval.predictions import Predictions, load_predictions
+from eval.results import PREDICTIONS_FILE, write_results
+from hrm_deeploop.checkpoint import hash_weights, load_into
+from hrm_deeploop.config import StrictConfig
+from hrm_deeploop.device import Ranks, choose_dtype
+from hrm_deeploop.loop import StopSignals
+from hrm_deeploop.model import HRM
+from scripts.assemble import build_network, build_table, load_data, load_table
+from scripts.run_config import RunConfig
+
+EVALUATIONS = "eval"
+Count = Annotated[int, Field(ge=1)]
+
+
+class Choices(StrictConfig):
+    """What distinguishes an evaluation from the one that the run's configuration describes."""
+
+    votes: Count | None = None  # augmentations of a test pair; None: as the run says
+    tasks: Annotated[tuple[str, ...], Field(strict=False, min_length=1)] | None = None
+    halting: Halting = "fixed"
+    puzzle_ids: PuzzleIds = "correct"
+    segments: Annotated[tuple[Count, ...], Field(strict=False)] = ()  # rungs of a ladder
+
+    @property
+    def label(self) -> str:
+        """These choices as part of a directory's name, so that no evaluation replaces another."""
+        parts = [
+            *(["act"] if self.halting == "act" else []),
+            *([self.puzzle_ids] if self.puzzle_ids != "correct" else []),
+            *([f"votes{self.votes}"] if self.votes is not None else []),
+        ]
+        if self.tasks is not None:
+            digest = sha256(repr(sorted(set(self.tasks))).encode()).hexdigest()[:6]
+            parts.append(f"tasks{len(set(self.tasks))}-{digest}")
+        return "".join(f"-{part}" for part in parts)
+
+
+class Evaluation:
+    """One evaluation in progress, continued from what is on disk.
+
+    Every rank must make one and call :meth:`predict`; the main rank alone then has the results.
+
+    Raises:
+        ValueError: if the run, the checkpoint and the choices do not go together.
+    """
+
+    def __init__(self, config: RunConfig, checkpoint: Path, ranks: Ranks, choices: Choices) -> None:
+        self.config = config
+        self.checkpoint = checkpoint
+        self.ranks = ranks
+        self.choices = choices
+        self.weights = "ema" if config.optim.ema_rate else "model"
+        self.data = load_data(config, checkpoint)
+        self.votes = choices.votes or config.evaluation.votes or config.data.num_aug + 1
+        self.questions = list_questions(self.data.puzzles, self._chosen_tasks(), self.votes)
+        self.directory = Path(config.run_dir) / EVALUATIONS / (checkpoint.name + choices.label)
+        self.path = self.directory / PREDICTIONS_FILE
+        self._check_bounds()
+
+    def _chosen_tasks(self) -> list[int]:
+        config, tasks = self.config, self.choices.tasks
+        by_id = {self.data.puzzles.tasks[i].id: i for i in self.data.evaluated_indices}
+        if not by_id:
+            raise ValueError(
+                f"{config.run_dir}: no task is evaluated with data.evaluate="
+                f"{config.data.evaluate}; train with another choice"
+            )
+        unknown = [task_id for task_id in tasks or () if task_id not in by_id]
+        if unknown:
+            raise ValueError(
+                f"tasks={','.join(unknown)}: not among the {len(by_id)} evaluated tasks of the run"
+            )
+        return [by_id[task_id] for task_id in dict.fromkeys(tasks or by_id)]
+
+    def _check_bounds(self) -> None:
+        num_puzzles, max_steps = self.config.data.num_aug + 1, self.config.model.halt_max_steps
+        if self.votes > num_puzzles:
+            raise ValueError(
+                f"votes={self.votes}: there are {num_puzzles} puzzles of a task "
+                f"(data.num_aug={num_puzzles - 1} and the identity)"
+            )
+        if max(self.choices.segments, default=1) > max_steps:
+            raise ValueError(
+                f"segments={list(self.choices.segments)}: allowed are 1 to {max_steps}, the run's "
+                "model.halt_max_steps"
+            )
+
+    @property
+    def tasks(self) -> tuple[Task, ...]:
+        """The tasks that are predicted."""
+        return tuple(self.questions.puzzles.tasks[t] for t in self.questions.evaluated)
+
+    @cached_property
+    def about(self) -> dict[str, Any]:
+        """What the predictions file says of itself: ``facts`` to read and ``key`` to compare.
+
+        Equal keys mean equal answers, but for rounding.
+        """
+        config, choices, max_steps = self.config, self.choices, self.config.model.halt_max_steps
+        puzzles = self.questions.puzzles
+        return {
+            "facts": {
+                "run": config.run_dir,
+                "checkpoint": self.checkpoint.name,
+                "data": config.data.source,
+                "evaluated tasks": len(self.tasks),
+                "scaling": config.scaling.rule,
+                "gradient": config.gradient,
+                "H_cycles, L_cycles": f"{config.model.H_cycles}, {config.model.L_cycles}",
+                "learning rate": config.optim.lr,
+                "seed": config.seed,
+                "votes A": self.votes,
+                "halting": f"{choices.halting}, at most {max_steps} segments",
+                "puzzle ids": choices.puzzle_ids,
+                "predictions": len(self.questions),
+            },
+            "key": {
+                "weights": hash_weights(self.checkpoint, (self.weights, "puzzle_embedding")),
+                "model": config.model.model_dump(),
+                "scaling": config.scaling.model_dump(),
+                "gradient": config.gradient,
+                "dtype": str(choose_dtype(config.dtype, self.ranks.device)),
+                "canvas": config.data.canvas,
+                "tasks": hash_tasks(self.tasks),
+                "puzzles": puzzles.content_hash,
+                "votes": self.votes,
+                "halting": choices.halting,
+                "segments": sorted({*choices.segments} - {max_steps}),
+                "puzzle_ids": choices.puzzle_ids,
+            },
+        }
+
+    def predict(self, title: str) -> int | None:
+        """Predict what is not on disk yet; the number of the signal that ended it early, or None.
+
+        What was predicted until then is kept, and found by the next evaluation with equal choices.
+        """
+        ranks = self.ranks
+        if ranks.any(ranks.is_main and self._finished() is not None):
+            if ranks.is_main:
+                print(f"{self.path}: complete, not predicted again", file=sys.stderr)
+            return None
+        parts = Parts(self.path, self.about["key"], rank=ranks.rank)
+        if ranks.is_main and parts.open():
+            print(f"{parts.folder}: of other weights or choices, begun anew", file=sys.stderr)
+        ranks.barrier()
+        answered = parts.answered(len(self.questions))
+        ranks.barrier()  # everybody has looked before anybody writes
+        received = self._predict_others(parts, answered, title)
+        if ranks.any(received is not None):
+            return received
+        if ranks.is_main:
+            parts.finish(self.tasks, self.about).save(self.path)
+            parts.close()
+        ranks.barrier()
+        return None
+
+    def _finished(self) -> Predictions | None:
+        """The predictions on disk, if they are those that are asked for."""
+        if not self.path.is_file():
+            return None
+        try:
+            found = load_predictions(self.path)
+        except ValueError as error:
+            print(f"{error}; predicting anew", file=sys.stderr)
+            return None
+        if found.about.get("key") != self.about["key"]:
+            print(f"{self.path}: of other weights or choices, predicting anew", file=sys.stderr)
+            return None
+        return found
+
+    def _predict_others(self, parts: Parts, answered: Any, title: str) -> int | None:
+        """This rank's share of the rows without an answer."""
+        ranks = self.ranks
+        mine = (~answered).nonzero()[0][ranks.rank :: ranks.world_size]
+        network, lookup = self._load()
+        num_before = int(answered.sum()) if ranks.is_main else 0
+        with (
+            StopSignals() as stop,
+            tqdm(
+                total=num_before + len(mine),
+                initial=num_before,
+                desc=title,
+                unit="grid",
+                dynamic_ncols=True,
+                disable=not ranks.is_main,
+            ) as bar,
+        ):
+            for answers in predict(
+                network,
+                lookup,
+                self.questions.take(mine),
+                canvas=self.config.data.canvas,
+                batch_size=self.config.evaluation.batch_size,
+                device=ranks.device,
+                halting=self.choices.halting,
+                limits=self.about["key"]["segments"],
+                should_stop=lambda: stop.received is not None,
+            ):
+                parts.add(answers._replace(number=mine[answers.number]))
+                bar.update(int(answers.predictions.final.sum()))
+            parts.write()
+        return stop.received
+
+    def _load(self) -> tuple[HRM, Lookup]:
+        """The checkpoint's network and the lookup of its puzzle vectors."""
+        config, device = self.config, self.ranks.device
+        network = build_network(config, device).eval()
+        load_into(network, self.checkpoint, self.weights)
+        table = build_table(config, self.data.puzzles, device)
+        load_table(table, self.data, self.checkpoint)
+        lookup = change_puzzle_ids(
+            table.lookup, self.questions, self.choices.puzzle_ids, seed=config.data.seed
+        )
+        return network, lookup
+
+    def results(self, attempts: tuple[int, ...] | None, name: str) -> dict[str, Any]:
+        """Vote, score and write the files of the evaluation; returns the ladder."""
+        return write_results(
+            self.directory,
+            load_predictions(self.path),
+            attempts=attempts or self.config.evaluation.attempts,
+            name=name,
+        )
