@@ -1,4 +1,4 @@
 """Voted evaluation: predict, vote, score, ladder, submission, comparison.
 
-Import the parts (``from eval.vote import rank_candidates``): ``import eval`` hides the builtin.
+Import the parts (``from eval.vote import count_ballots``): ``import eval`` hides the builtin.
 """

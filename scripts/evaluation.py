@@ -188,7 +188,7 @@ class Evaluation:
         """This rank's share of the rows without an answer."""
         ranks = self.ranks
         mine = (~answered).nonzero()[0][ranks.rank :: ranks.world_size]
-        network, lookup = self._load()
+        network, lookup = self.load()
         num_before = int(answered.sum()) if ranks.is_main else 0
         with (
             StopSignals() as stop,
@@ -217,7 +217,7 @@ class Evaluation:
             parts.write()
         return stop.received
 
-    def _load(self) -> tuple[HRM, Lookup]:
+    def load(self) -> tuple[HRM, Lookup]:
         """The checkpoint's network and the lookup of its puzzle vectors."""
         config, device = self.config, self.ranks.device
         network = build_network(config, device).eval()

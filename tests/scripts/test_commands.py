@@ -178,7 +178,7 @@ def test_evaluation_refuses_a_damaged_or_absent_checkpoint(trained, tmp_path):
     shutil.copytree(trained[0], run_dir)
     for override, message in (
         ("checkpoint=7", "checkpoint=7: allowed are last and the steps 10, 20"),
-        ("votes=9", "evaluation.votes=9: there are 4 puzzles"),
+        ("votes=9", "votes=9: there are 4 puzzles"),
         ("tasks=[nope]", "tasks=nope: not among the 2 evaluated tasks"),
     ):
         result = run("evaluate", f"run={run_dir}", override)

@@ -1,0 +1,192 @@
+"""The evaluator: voting from a file, and what halting early saves on a trained model."""
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from arc_data import sources
+from arc_data.config import DataConfig
+from arc_data.task import Task
+from eval.ladder import build_ladder
+from eval.predict import predict
+from eval.predictions import Predictions, join, load_predictions
+from eval.submission import build_submission, write_submission
+from eval.vote import count_ballots
+from hrm_deeploop.device import Ranks, choose_device
+from scripts import cli
+from scripts.assemble import find_checkpoint
+from scripts.benchmarks.machine import describe_machine
+from scripts.evaluation import Choices, Evaluation
+from scripts.run_config import RunConfig, validate
+from scripts.train import train
+
+NUM_VOTES = 1000
+RIGHT_SHARE, CELL_ERROR = 0.3, 0.02
+ROUNDS = 3  # of fixed and act in turn, so that the machine's moods hit both
+# A model that has learnt enough to know when it is right: mini for longer, more segments.
+TRAINED = (
+    *("experiment=mini", "scaling=vanilla", "total_steps=5000", "model.halt_max_steps=4"),
+    *("run_dir=runs/bench-mini", "resume=auto", "checkpoint_every=500"),
+)
+
+
+def bench_evaluation() -> dict[str, Any]:
+    """Both parts; see the module's text."""
+    print(describe_machine())
+    return {**bench_vote(), **bench_halting()}
+
+
+def bench_vote() -> dict[str, Any]:
+    """CPU seconds and peak memory of voting and scoring ARC-AGI-1 evaluation x 1000 from its file.
+
+    The predictions are made up: a share is right, the others have wrong cells.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "predictions.npz"
+        predictions = invent_predictions()
+        predictions.save(path)
+        print(f"{len(predictions):,} predictions, {path.stat().st_size / 1e6:.1f} MB as a file")
+        # A process of its own, whose peak memory is that of the vote.
+        command = [sys.executable, "-m", "scripts.benchmarks.evaluation", str(path)]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        result = subprocess.run(
+            command, capture_output=True, text=True, check=True, env=environment
+        )
+    measured = json.loads(result.stdout)
+    print(
+        f"vote and score: {measured['vote_cpu_seconds']:.1f} CPU seconds, peak memory "
+        f"{measured['vote_peak_mb']:.0f} MB"
+    )
+    return measured
+
+
+def invent_predictions() -> Predictions:
+    """419 test pairs under 1000 augmentations each."""
+    values = cli.compose_config("data_command", ["data=arc1"])
+    config: DataConfig = validate(DataConfig, values["data"])
+    tasks = sources.load(config).evaluated_tasks
+    rng = np.random.default_rng(0)
+    parts = [
+        _invent_pair(tasks, t, i, rng)
+        for t, task in enumerate(tasks)
+        for i in range(len(task.test))
+    ]
+    return join(parts)
+
+
+def _invent_pair(
+    tasks: tuple[Task, ...], t: int, test_index: int, rng: np.random.Generator
+) -> Predictions:
+    truth = tasks[t].test[test_index].output
+    assert truth is not None
+    n = NUM_VOTES
+    dihedral = rng.integers(0, 8, n, dtype=np.uint8)
+    colors = rng.permuted(np.tile(np.arange(1, 10, dtype=np.uint8), (n, 1)), axis=1)
+    colors = np.concatenate((np.zeros((n, 1), np.uint8), colors), axis=1)
+    answers = np.repeat(truth.reshape(1, -1), n, axis=0)
+    wrong = rng.random(answers.shape) < CELL_ERROR * (rng.random((n, 1)) > RIGHT_SHARE)
+    answers = np.where(wrong, rng.integers(0, 10, answers.shape), answers).astype(np.intp)
+    # The vote undoes moves on whatever grid it gets; turned sizes are what matters here.
+    turned = (dihedral % 2 == 1) != (dihedral >= 4)
+    height, width = (np.full(n, side, np.uint8) for side in truth.shape)
+    return Predictions(
+        tasks=tasks,
+        task=np.full(n, t, np.int32),
+        test_index=np.full(n, test_index, np.int16),
+        vote=np.arange(n, dtype=np.int32),
+        dihedral=dihedral,
+        colors=colors,
+        height=np.where(turned, width, height),
+        width=np.where(turned, height, width),
+        cells=_move(answers, truth.shape, dihedral, colors),
+        halt=rng.random(n, dtype=np.float32),
+        segments=np.full(n, 16, np.int16),
+        final=np.ones(n, dtype=bool),
+    )
+
+
+def _move(
+    answers: np.ndarray, shape: tuple[int, ...], dihedral: np.ndarray, colors: np.ndarray
+) -> np.ndarray:
+    """Recolored and moved answers, one after another."""
+    recolored = np.take_along_axis(colors, answers, axis=1)
+    moved = np.empty_like(recolored)
+    index = np.arange(answers.shape[1]).reshape(shape)
+    for move in range(8):
+        rows = dihedral == move
+        turned = np.rot90(index.T if move >= 4 else index, move % 4).reshape(-1)
+        moved[rows] = recolored[rows][:, turned]
+    return moved.reshape(-1)
+
+
+def time_vote(path: Path) -> dict[str, float]:
+    """Vote and score a file in this process: CPU seconds from reading on, and peak memory."""
+    start = time.process_time()
+    predictions = load_predictions(path)
+    ballots = count_ballots(predictions)
+    ladder = build_ladder(ballots)
+    submission = build_submission(predictions.tasks, ballots.candidates(ballots.rank()))
+    write_submission(submission, predictions.tasks, path.with_name("submission.json"))
+    seconds = time.process_time() - start
+    assert ladder["num_scored_pairs"] == 419
+    assert len(predictions) == 419 * NUM_VOTES
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
+    return {"vote_cpu_seconds": round(seconds, 2), "vote_peak_mb": round(peak)}
+
+
+def bench_halting() -> dict[str, Any]:
+    """Predictions per second of ``act`` over ``fixed`` on a trained model, and what each scores."""
+    values = cli.compose_config("train", list(TRAINED))
+    cli.take_output(values)
+    config: RunConfig = validate(RunConfig, values)
+    ranks = Ranks(device=choose_device(config.device))
+    train(config, ranks, "train the model to evaluate")
+    checkpoint = find_checkpoint(Path(config.run_dir), "last")
+    seconds: dict[str, list[float]] = {"fixed": [], "act": []}
+    answers: dict[str, Predictions] = {}
+    evaluation = Evaluation(config, checkpoint, ranks, Choices())
+    network, lookup = evaluation.load()
+    for halting in ("fixed", "act") * ROUNDS:
+        start = time.perf_counter()
+        answers[halting] = join(
+            [
+                answer.predictions
+                for answer in predict(
+                    network,
+                    lookup,
+                    evaluation.questions,
+                    canvas=config.data.canvas,
+                    batch_size=config.evaluation.batch_size,
+                    device=ranks.device,
+                    halting="act" if halting == "act" else "fixed",
+                )
+            ]
+        )
+        seconds[halting].append(time.perf_counter() - start)
+    result = {}
+    for halting, predictions in answers.items():
+        rate = len(predictions) / float(np.median(seconds[halting]))
+        ladder = build_ladder(count_ballots(predictions))
+        at_2 = ladder["all_tests"]["2"]
+        print(
+            f"{halting:5}: {rate:6.0f} predictions/s, {ladder['mean_segments']:.2f} segments, "
+            f"all_tests at K=2 {100 * at_2:.2f} % of {ladder['num_scored_tasks']} tasks"
+        )
+        result[f"{halting}_predictions_per_second"] = round(rate)
+        result[f"{halting}_all_tests_at_2"] = round(at_2, 4)
+    over = float(np.median(seconds["fixed"]) / np.median(seconds["act"]))
+    return {**result, "act_over_fixed": round(over, 2)}
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    print(json.dumps(time_vote(Path(sys.argv[1]))))
