@@ -1,14 +1,15 @@
 """Attention backends: the chosen function takes (batch, head, seq, head_dim) and returns the same.
 
-PyTorch's own kernel is the default and runs anywhere; flash-attn is used when asked for. ``matmul``
-keeps the whole (seq, seq) matrix of scores, in the dtype of the queries: on a CPU, where the fused
-kernel's bfloat16 backward is slow, it is several times faster for short sequences.
+PyTorch's own kernel runs anywhere; flash-attn is used when asked for. ``matmul`` keeps the whole
+(seq, seq) matrix of scores, in the dtype of the queries: on a CPU, where the fused kernel is slow,
+it is faster, several times for short sequences. ``auto`` takes it there, and sdpa elsewhere.
 """
 
 import math
 from collections.abc import Callable
 from typing import Literal
 
+import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
@@ -16,6 +17,7 @@ from torch import Tensor
 Heads = Float[Tensor, "batch head seq head_dim"]
 AttentionFunction = Callable[[Heads, Heads, Heads], Heads]
 Backend = Literal["sdpa", "flash", "matmul"]
+AttentionName = Literal["auto", "sdpa", "flash", "matmul"]
 
 
 def sdpa(query: Heads, key: Heads, value: Heads) -> Heads:
@@ -49,6 +51,13 @@ def load_flash() -> AttentionFunction:
         return out.transpose(1, 2)
 
     return flash
+
+
+def choose_attention(name: AttentionName, device: torch.device) -> Backend:
+    """The backend that ``auto`` stands for on a device."""
+    if name == "auto":
+        return "matmul" if device.type == "cpu" else "sdpa"
+    return name
 
 
 def attention_function(backend: Backend) -> AttentionFunction:

@@ -4,8 +4,10 @@
 there is one rank and no process group.
 """
 
+import ctypes
 import gc
 import os
+import platform
 from dataclasses import dataclass
 from inspect import signature
 from typing import Any, Literal
@@ -38,7 +40,23 @@ def choose_device(name: DeviceName) -> torch.device:
     if name == "cuda":
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
         return torch.device("cuda", torch.cuda.current_device())
+    if name == "cpu":
+        _keep_freed_memory()
     return torch.device(name)
+
+
+def _keep_freed_memory() -> None:
+    """Have glibc keep large blocks that are freed, instead of giving each back to the kernel.
+
+    Every activation is otherwise mapped anew, and the kernel clears each page on its first touch: a
+    fifth of a training step at full size. Without glibc nothing happens.
+    """
+    if platform.libc_ver()[0] != "glibc":
+        return
+    libc = ctypes.CDLL(None)
+    trim_threshold, mmap_threshold = -1, -3  # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD of malloc.h
+    libc.mallopt(mmap_threshold, 2**30)
+    libc.mallopt(trim_threshold, 2**31 - 1)
 
 
 def choose_dtype(name: DtypeName, device: torch.device) -> torch.dtype:

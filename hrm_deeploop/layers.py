@@ -5,6 +5,9 @@ the embedded input decides the dtype of the whole forward. Parameters are create
 every initial value is set in ``init.py``.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 import torch.nn.functional as F
 from einops import rearrange
@@ -23,10 +26,28 @@ class Linear(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.empty(out_features, in_features))
         self.bias = nn.Parameter(torch.empty(out_features)) if bias else None
+        self.narrow: Tensor | None = None  # the weight in the dtype of x, within cast_once
 
     def forward(self, x: Tensor) -> Tensor:
+        weight = self.weight.to(x.dtype) if self.narrow is None else self.narrow
         bias = None if self.bias is None else self.bias.to(x.dtype)
-        return F.linear(x, self.weight.to(x.dtype), bias)
+        return F.linear(x, weight, bias)
+
+
+@contextmanager
+def cast_once(module: nn.Module, dtype: torch.dtype) -> Iterator[None]:
+    """Cast the weight of every Linear in ``module`` once, however often it is applied within.
+
+    The gradients of the applications then add up in ``dtype`` before they are cast back.
+    """
+    linears = [part for part in module.modules() if isinstance(part, Linear)]
+    for linear in linears:
+        linear.narrow = linear.weight.to(dtype)
+    try:
+        yield
+    finally:
+        for linear in linears:
+            linear.narrow = None
 
 
 class Rotary(nn.Module):

@@ -15,7 +15,7 @@ from hrm_deeploop.attention import Backend, attention_function
 from hrm_deeploop.block import Block, Stack
 from hrm_deeploop.config import ModelConfig
 from hrm_deeploop.init import initialize
-from hrm_deeploop.layers import Attention, Latent, Linear, Rotary, SwiGLU
+from hrm_deeploop.layers import Attention, Latent, Linear, Rotary, SwiGLU, cast_once
 from hrm_deeploop.recurrence import LatentState, run_cycles
 from hrm_deeploop.scaling import (
     Gradient,
@@ -131,6 +131,13 @@ class HRM(nn.Module):
 
     def segment(self, state: LatentState, embedded: Latent) -> SegmentOutput:
         """``forward`` from what :meth:`embed` returned, which is the same in every segment."""
+        # A compiled graph shares the casts by itself.
+        if torch.compiler.is_compiling():
+            return self._segment(state, embedded)
+        with cast_once(self, self.dtype):
+            return self._segment(state, embedded)
+
+    def _segment(self, state: LatentState, embedded: Latent) -> SegmentOutput:
         config = self.config
         z_H, z_L = run_cycles(
             state,

@@ -35,7 +35,10 @@ class PuzzleEmbedding(nn.Module):
         weight_decay: float,
     ) -> None:
         """Update the rows in ``puzzle_ids``; a row that occurs twice sums its gradients first."""
-        rows, position = puzzle_ids.unique(return_inverse=True)
-        total = grad.new_zeros(len(rows), grad.shape[1]).index_add_(0, position, grad)
-        updated = self.weight[rows] * (1 - lr * weight_decay) - lr * total.sign()
-        self.weight[rows] = updated
+        # Rows that occur twice meet at the first occurrence; unlike unique() this needs no number
+        # from the device, so a step does not wait for it.
+        first = (puzzle_ids[:, None] == puzzle_ids).int().argmax(dim=1)
+        total = torch.zeros_like(grad).index_add_(0, first, grad)[first]
+        self.weight[puzzle_ids] = (
+            self.weight[puzzle_ids] * (1 - lr * weight_decay) - lr * total.sign()
+        )

@@ -15,6 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from hrm_deeploop.config import OptimConfig
 from hrm_deeploop.device import Ranks, data_parallel
+from hrm_deeploop.finite import finite_check
 from hrm_deeploop.halting import (
     Batch,
     Carry,
@@ -32,10 +33,6 @@ from hrm_deeploop.recurrence import LatentState
 from hrm_deeploop.window import GRAD_NORMS, LOSS_SUMS, LogWindow, gradient_norms
 
 EXPLORATION_STREAM = 1  # keeps these draws apart from the batches' at one seed
-
-
-class NonFiniteError(ValueError):
-    """A loss or gradient is not finite; the weights are those of the step before."""
 
 
 class Segment(NamedTuple):
@@ -93,6 +90,7 @@ class Trainer:
         self.ranks = ranks
         self.step = 0
         self.window = LogWindow(ranks)
+        self._finite = finite_check(ranks.device)
         self.carry: Carry | None = None
         self.optimizer = build_optimizer(network.parameters(), config)
         self.scheduler = build_scheduler(self.optimizer, total_steps=total_steps, config=config)
@@ -104,7 +102,7 @@ class Trainer:
         """One segment and one update; ``fresh`` is this rank's slice of the step's global batch.
 
         Raises:
-            NonFiniteError: before anything is updated.
+            NonFiniteError: on a CPU before anything is updated; see finite.py.
         """
         initial = self.network.initial_state(len(fresh.inputs))
         carry = refill(self.carry or empty_carry(fresh, initial), fresh, initial)
@@ -184,19 +182,11 @@ class Trainer:
         return nullcontext()
 
     def _check_finite(self, losses: Tensor, norms: Tensor, puzzle_grad: Tensor | None) -> None:
-        found = torch.cat((losses, norms))
+        names, found = [*LOSS_SUMS, *GRAD_NORMS], [losses, norms]
         if puzzle_grad is not None:
-            found = torch.cat((found, puzzle_grad.norm().float()[None]))
-        if not bool(torch.isfinite(found).all()):
-            names = (*LOSS_SUMS, *GRAD_NORMS, "grad_norm_puzzle_embedding")
-            values = ", ".join(
-                f"{name} {value:g}"
-                for name, value in zip(names, found.tolist(), strict=False)
-                if not np.isfinite(value)
-            )
-            raise NonFiniteError(
-                f"step {self.step + 1}: {values}; nothing was updated, checkpoints are intact"
-            )
+            names.append("grad_norm_puzzle_embedding")
+            found.append(puzzle_grad.norm().float()[None])
+        self._finite.add(self.step + 1, names, torch.cat(found))
 
     @property
     def lr(self) -> float:
@@ -251,8 +241,12 @@ class Trainer:
     def training_state(self) -> dict[str, Any]:
         """What a resumed run needs beside the weights; every rank must call it, all get the same.
 
+        Raises:
+            NonFiniteError: if a step that was not looked at yet was not finite.
+
         The carry is that of the whole global batch, so that any number of ranks can go on.
         """
+        self._finite.flush()
         carry = None
         if self.carry is not None:
             state, steps, halted, batch = self.carry

@@ -17,6 +17,7 @@ from arc_data.puzzles import (
     match_puzzles,
     read_puzzles,
 )
+from hrm_deeploop.attention import choose_attention
 from hrm_deeploop.checkpoint import (
     DamagedCheckpointError,
     list_checkpoints,
@@ -138,7 +139,7 @@ def build_network(config: RunConfig, device: torch.device, dtype: torch.dtype | 
         seq_len=config.data.canvas**2,
         rule=config.scaling.resolve(),
         gradient=config.gradient,
-        attention=config.attention,
+        attention=choose_attention(config.attention, device),
         dtype=dtype or choose_dtype(config.dtype, device),
         generator=torch.Generator().manual_seed(config.seed),
     )

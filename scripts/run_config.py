@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field, ValidationError, model_validator
 from yaml import YAMLError
 
 from arc_data.config import DataConfig
-from hrm_deeploop.attention import Backend
+from hrm_deeploop.attention import AttentionName
 from hrm_deeploop.config import ModelConfig, OptimConfig, ScalingConfig, StrictConfig
 from hrm_deeploop.device import DeviceName, DtypeName
 from hrm_deeploop.metrics import LoggerName
@@ -53,7 +53,7 @@ class RunConfig(StrictConfig):
     logger: LoggerName
     device: DeviceName
     dtype: DtypeName
-    attention: Backend
+    attention: AttentionName
     compile: bool
 
     @model_validator(mode="after")

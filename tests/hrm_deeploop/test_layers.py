@@ -141,3 +141,27 @@ def test_an_odd_head_size_is_fine_without_rotary(model_config):
 def test_the_mlp_width_is_hrms(model_config):
     assert model_config(hidden_size=512, num_heads=8, mlp_multiple_of=256).mlp_width == 1536
     assert model_config(hidden_size=32, mlp_multiple_of=256).mlp_width == 256
+
+
+@pytest.mark.parametrize("gradient", ["last_cycle", "last_update"])
+def test_casting_a_weight_once_computes_what_casting_at_every_visit_does(make_network, gradient):
+    from contextlib import nullcontext
+    from unittest.mock import patch
+
+    network = make_network(dtype=torch.bfloat16, gradient=gradient)
+    inputs = torch.randint(0, 12, (4, 9), generator=torch.Generator().manual_seed(0))
+
+    def run():
+        network.zero_grad()
+        out = network(network.initial_state(4), inputs, torch.zeros(4, 16))
+        out.logits.float().square().mean().backward()
+        return out.logits, [parameter.grad.clone() for parameter in network.L.parameters()]
+
+    logits, grads = run()
+    with patch("hrm_deeploop.model.cast_once", lambda *_: nullcontext()):
+        expected, expected_grads = run()
+    assert torch.equal(logits, expected)
+    for grad, other in zip(grads, expected_grads, strict=True):
+        if gradient == "last_update":  # each weight is visited once
+            assert torch.equal(grad, other)
+        torch.testing.assert_close(grad, other, rtol=0.02, atol=float(other.abs().max()) * 0.01)

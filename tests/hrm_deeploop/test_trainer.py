@@ -6,12 +6,13 @@ import torch
 
 from hrm_deeploop.checkpoint import load_into, load_training_state, save_checkpoint
 from hrm_deeploop.device import Ranks
+from hrm_deeploop.finite import NonFiniteError
 from hrm_deeploop.halting import Batch
 from hrm_deeploop.loop import fit
 from hrm_deeploop.losses import correctness, segment_loss
 from hrm_deeploop.metrics import MetricsLog, read_metrics
 from hrm_deeploop.puzzle_embedding import PuzzleEmbedding
-from hrm_deeploop.trainer import NonFiniteError, Trainer
+from hrm_deeploop.trainer import Trainer
 
 NUM_PUZZLES = 5
 CPU = torch.device("cpu")
