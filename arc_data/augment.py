@@ -7,7 +7,7 @@ nothing is ever recovered by parsing a puzzle's name.
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Shaped
+from jaxtyping import Bool, Integer, Shaped
 
 from arc_data.grid import NUM_COLORS, Grid
 
@@ -15,7 +15,7 @@ IDENTITY_COLORS = tuple(range(NUM_COLORS))
 NUM_DIHEDRAL = 8
 
 
-def move_grid(grid: Grid, dihedral: int) -> Grid:
+def move_grid(grid: Shaped[np.ndarray, "_ _"], dihedral: int) -> Shaped[np.ndarray, "_ _"]:
     """Transpose if ``dihedral`` is 4 or more, then turn by ``dihedral % 4`` quarters, left."""
     return np.rot90(grid.T if dihedral >= 4 else grid, dihedral % 4)
 
@@ -24,6 +24,11 @@ def unmove_grid(grid: Shaped[np.ndarray, "_ _"], dihedral: int) -> Shaped[np.nda
     """Exact inverse of :func:`move_grid`, for an array of anything."""
     turned = np.rot90(grid, -(dihedral % 4))
     return turned.T if dihedral >= 4 else turned
+
+
+def is_turned(dihedral: Integer[np.ndarray, " n"]) -> Bool[np.ndarray, " n"]:
+    """Whether rows become columns under each move: a quarter turn or a transpose, not both."""
+    return (dihedral % 2 == 1) ^ (dihedral >= NUM_DIHEDRAL // 2)
 
 
 @dataclass(frozen=True, kw_only=True)

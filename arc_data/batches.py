@@ -10,14 +10,14 @@ Nothing is built on disk. Every grid is kept once per dihedral move, with its EO
 and as positions on a board; a batch is a gather of tokens, a color table lookup and a scatter.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 from jaxtyping import Int64, UInt8, UInt16
 
-from arc_data.augment import NUM_DIHEDRAL, move_grid
+from arc_data.augment import NUM_DIHEDRAL, is_turned, move_grid
 from arc_data.canvas import EOS, FIRST_COLOR, PAD, VOCAB_SIZE, encode_grid
 from arc_data.grid import Grid
 from arc_data.puzzles import PuzzleSet
@@ -33,6 +33,7 @@ class TokenBatch:
     inputs: UInt8[np.ndarray, "batch seq"]
     labels: UInt8[np.ndarray, "batch seq"]
     puzzle_ids: Int64[np.ndarray, " batch"]
+    positions: Int64[np.ndarray, "batch seq"] | None = None  # of a window; None: the whole canvas
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,13 +45,31 @@ class Examples:
     top: Int64[np.ndarray, " examples"]
     left: Int64[np.ndarray, " examples"]
 
-    def __getitem__(self, rows: slice) -> "Examples":
+    def __getitem__(self, rows: slice | Int64[np.ndarray, " taken"]) -> "Examples":
         return Examples(
             pair=self.pair[rows],
             puzzle_id=self.puzzle_id[rows],
             top=self.top[rows],
             left=self.left[rows],
         )
+
+
+def concatenate_epochs(
+    epoch: Callable[[int], Examples], examples_per_epoch: int, first: int, end: int
+) -> Examples:
+    """Examples ``first`` to ``end - 1`` of the endless stream of epochs."""
+    parts = []
+    while first < end:
+        number, start = divmod(first, examples_per_epoch)
+        part = epoch(number)[start : start + end - first]
+        parts.append(part)
+        first += len(part.pair)
+    return Examples(
+        **{
+            name: np.concatenate([getattr(part, name) for part in parts])
+            for name in ("pair", "puzzle_id", "top", "left")
+        }
+    )
 
 
 class _Marked:
@@ -129,7 +148,7 @@ class BatchStream:
         self._num_pairs = np.array([len(pairs) for pairs in training])
         self._first_pair = np.cumsum(self._num_pairs) - self._num_pairs
         # The box that holds input and output of each pair, before augmentation.
-        self._boxes = np.array(
+        self.boxes = np.array(
             [np.max([grid.shape for grid in pair.grids], axis=0) for pair in self.pairs]
         )
         self._grids = _Marked([grid for pair in self.pairs for grid in pair.grids], canvas)
@@ -137,7 +156,11 @@ class BatchStream:
         tables[:, :FIRST_COLOR] = (PAD, EOS)
         tables[:, FIRST_COLOR:] = puzzles.colors + FIRST_COLOR
         self._tables = tables
-        self._epoch = lru_cache(maxsize=2)(self._draw_epoch)
+        self.epoch = lru_cache(maxsize=2)(self._draw_epoch)  # the examples of epoch 0, 1, ...
+
+    def batches(self, step: int, *, rank: int = 0, world_size: int = 1) -> tuple[TokenBatch]:
+        """:meth:`batch` alone: all rows have the same length."""
+        return (self.batch(step, rank=rank, world_size=world_size),)
 
     def batch(self, step: int, *, rank: int = 0, world_size: int = 1) -> TokenBatch:
         """Rank ``rank``'s slice of the global batch of ``step`` (from 0)."""
@@ -147,18 +170,7 @@ class BatchStream:
 
     def examples(self, first: int, end: int) -> Examples:
         """Examples ``first`` to ``end - 1`` of the stream."""
-        parts = []
-        while first < end:
-            number, start = divmod(first, self.examples_per_epoch)
-            part = self._epoch(number)[start : start + end - first]
-            parts.append(part)
-            first += len(part.pair)
-        return Examples(
-            **{
-                name: np.concatenate([getattr(part, name) for part in parts])
-                for name in ("pair", "puzzle_id", "top", "left")
-            }
-        )
+        return concatenate_epochs(self.epoch, self.examples_per_epoch, first, end)
 
     def render(self, examples: Examples) -> TokenBatch:
         """The tokens of some examples."""
@@ -187,6 +199,14 @@ class BatchStream:
         inputs, labels = np.array(rows).transpose(1, 0, 2)
         return TokenBatch(inputs=inputs, labels=labels, puzzle_ids=examples.puzzle_id)
 
+    def moved_boxes(self, examples: Examples) -> Int64[np.ndarray, "examples 2"]:
+        """Height and width of the box over each example's augmented input and output."""
+        return self._moved_boxes(examples.pair, examples.puzzle_id)
+
+    def _moved_boxes(self, pair: np.ndarray, puzzle_id: np.ndarray) -> np.ndarray:
+        box, lies = self.boxes[pair], is_turned(self.puzzles.dihedral[puzzle_id])
+        return np.where(lies[:, None], box[:, ::-1], box)
+
     def _draw_epoch(self, number: int) -> Examples:
         rng = np.random.default_rng((self.seed, STREAM, number))
         order = rng.permutation(np.flatnonzero(self._num_pairs))
@@ -200,10 +220,7 @@ class BatchStream:
         shuffled = np.lexsort((rng.random(len(group)), group)) - np.repeat(start, count)
         pair = np.repeat(self._first_pair[order], count) + shuffled
 
-        box = self._boxes[pair]
-        move = self.puzzles.dihedral[puzzle_id]
-        lies = (move % 2 == 1) ^ (move >= NUM_DIHEDRAL // 2)  # a quarter turn or a transpose
-        box = np.where(lies[:, None], box[:, ::-1], box)
+        box = self._moved_boxes(pair, puzzle_id)
         offset = rng.integers(0, self.canvas - box + 1)
         offset[start] = 0  # the pairs are in random order, so any may be the first
         return Examples(pair=pair, puzzle_id=puzzle_id, top=offset[:, 0], left=offset[:, 1])

@@ -3,7 +3,8 @@
 Rows go through the network in a batch whose slots are refilled: with ``halting=act`` a row that
 halts leaves at once and the next one takes its place, so it costs nothing more; with ``fixed``
 every row runs all segments. What a row answers does not depend on its neighbours (but for
-rounding). Never more than a batch is in memory: answers leave as cropped grids.
+rounding). Never more than a batch is in memory: answers leave as cropped grids. With
+``window=task`` a row is a window of the canvas (see arc_data/windows.py), which costs less.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -12,18 +13,21 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Int64
+from jaxtyping import Int64, UInt8
 from torch import Tensor
 
-from arc_data.canvas import FIRST_COLOR, decode_sizes, encode_grid
+from arc_data.augment import is_turned
+from arc_data.canvas import FIRST_COLOR, PAD, canvas_side, decode_sizes, encode_grid
 from arc_data.puzzles import PuzzleSet
+from arc_data.windows import MAX_SHARES, expected_box, plan_buckets, window_positions
 from eval.predictions import Predictions
 from hrm_deeploop.halting import decide_halt
-from hrm_deeploop.layers import Latent
-from hrm_deeploop.model import HRM, SegmentOutput
+from hrm_deeploop.layers import Rotation
+from hrm_deeploop.model import HRM, Embedded, SegmentOutput
 from hrm_deeploop.recurrence import LatentState
 
 Halting = Literal["fixed", "act"]
+Window = Literal["full", "task"]
 PuzzleIds = Literal["correct", "blank", "shuffled"]
 Lookup = Callable[[Tensor], Tensor]  # puzzle ids (batch,) -> vectors (batch, ndim)
 
@@ -89,36 +93,37 @@ def change_puzzle_ids(
     return lambda puzzle_ids: lookup(table.to(puzzle_ids.device)[puzzle_ids])
 
 
-class _Slots(NamedTuple):
-    """The rows in the batch; everything is indexed by slot."""
-
-    number: Tensor
-    steps: Tensor
-    state: LatentState
-    embedded: Latent
-
-    def keep(self, where: Tensor) -> "_Slots":
-        return _Slots(
-            number=self.number[where],
-            steps=self.steps[where],
-            state=LatentState(*(z[where] for z in self.state)),
-            embedded=self.embedded[where],
-        )
-
-    def join(self, other: "_Slots") -> "_Slots":
-        return _Slots(
-            number=torch.cat((self.number, other.number)),
-            steps=torch.cat((self.steps, other.steps)),
-            state=LatentState(*map(torch.cat, zip(self.state, other.state, strict=True))),
-            embedded=torch.cat((self.embedded, other.embedded)),
-        )
-
-
 class Answers(NamedTuple):
     """Answers that have just been given: columns of the file, and which rows they are of."""
 
     number: Int64[np.ndarray, " n"]  # of the row among the questions
     predictions: Predictions
+
+
+class _Answer(NamedTuple):
+    """What one row answers after some segments."""
+
+    number: int
+    board: UInt8[np.ndarray, " canvas_cells"]  # tokens; PAD outside a window
+    halt: float
+    segments: int
+    final: bool
+
+
+class _Group(NamedTuple):
+    """Rows that have sequences of one length."""
+
+    rows: Int64[np.ndarray, " n"]
+    boxes: Int64[np.ndarray, "n 2"] | None  # windows' height and width; None: whole canvases
+    length: int
+
+    def positions(self, start: int, stop: int, canvas: int) -> Int64[np.ndarray, "n seq"] | None:
+        """Canvas positions of the tokens of some rows' windows, which stand at offset (0, 0)."""
+        if self.boxes is None:
+            return None
+        height, width = self.boxes[start:stop].T
+        corner = np.zeros(stop - start, dtype=np.int64)
+        return window_positions(corner, corner, height, width, length=self.length, canvas=canvas)
 
 
 def predict(
@@ -130,107 +135,224 @@ def predict(
     batch_size: int,
     device: torch.device,
     halting: Halting = "fixed",
+    window: Window = "full",
     limits: Sequence[int] = (),
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Iterator[Answers]:
-    """Answer every row; yields after every segment in which a row answered.
+    """Answer every row; yields whenever rows have answered.
 
     Args:
         network: in evaluation mode, on ``device``.
         lookup: puzzle vectors of puzzle ids.
+        batch_size: whole canvases in a batch; of windows as many rows as have no more tokens.
         halting: ``fixed`` runs all segments, ``act`` halts a row as in training.
+        window: ``full`` runs whole canvases; ``task`` a window that the demonstrations suggest, and
+            the whole canvas for a row whose answer touches its window's edge.
         limits: segments after which an answer is recorded too, for the ladder over segments.
         should_stop: asked after every segment; the rows in the batch then stay without an answer.
     """
-    max_steps = network.config.halt_max_steps
-    slots: _Slots | None = None
-    waiting = 0
-    while waiting < len(questions) or slots is not None:
-        num_taken = min(
-            batch_size - (0 if slots is None else len(slots.number)), len(questions) - waiting
-        )
-        if num_taken:
-            fresh = _fill(
-                network, lookup, questions, range(waiting, waiting + num_taken), canvas, device
+    run = _Run(network, lookup, questions, canvas, device, halting, tuple(limits), should_stop)
+    whole = _Group(np.arange(len(questions)), None, canvas**2)
+    again: list[int] = []
+    for group in [whole] if window == "full" else window_groups(questions, canvas):
+        held: dict[int, list[_Answer]] = {}  # on the way to an answer that may touch the edge
+        boxes = {} if group.boxes is None else dict(zip(group.rows, group.boxes, strict=True))
+        for answers in run.group(group, max(1, batch_size * canvas**2 // group.length)):
+            settled: list[_Answer] = []
+            for answer in answers:
+                if not answer.final:
+                    held.setdefault(answer.number, []).append(answer)
+                    continue
+                so_far = [*held.pop(answer.number, []), answer]
+                if group.boxes is not None and _touches(answer, boxes[answer.number], canvas):
+                    again.append(answer.number)
+                else:
+                    settled += so_far
+            if settled:
+                yield _to_columns(questions, settled)
+    if again and not should_stop():
+        rest = np.array(sorted(again))
+        for answers in predict(
+            network,
+            lookup,
+            questions.take(rest),
+            canvas=canvas,
+            batch_size=batch_size,
+            device=device,
+            halting=halting,
+            limits=limits,
+            should_stop=should_stop,
+        ):
+            yield answers._replace(number=rest[answers.number])
+
+
+def window_groups(questions: Questions, canvas: int) -> list[_Group]:
+    """The rows by length of their windows, in a few lengths."""
+    tasks, puzzles = questions.puzzles.tasks, questions.puzzles
+    box = {
+        (position, test_index): expected_box(tasks[questions.evaluated[position]], test_index)
+        for position, test_index in {(int(p), int(t)) for p, t, _ in questions.rows}
+    }
+    boxes = np.array([box[int(p), int(t)] for p, t, _ in questions.rows]).reshape(-1, 2)
+    lies = is_turned(puzzles.dihedral[questions.rows[:, 2]])
+    boxes = np.minimum(np.where(lies[:, None], boxes[:, ::-1], boxes) + 1, canvas)
+    if not len(boxes):
+        return []
+    buckets = plan_buckets(boxes.prod(axis=1), global_batch_size=MAX_SHARES, canvas=canvas)
+    groups = []
+    for bucket, length in enumerate(buckets.lengths):
+        rows = np.flatnonzero(buckets.of_pair == bucket)
+        groups.append(_Group(rows, boxes[rows], length))
+    return groups
+
+
+def _touches(answer: _Answer, box: np.ndarray, canvas: int) -> bool:
+    """Whether the grid goes to an edge of its window that is none of the canvas: no EOS ends it."""
+    (size,) = decode_sizes(answer.board[None])
+    return bool(((size == box) & (box < canvas)).any())
+
+
+class _Slots(NamedTuple):
+    """The rows in the batch; everything is indexed by slot."""
+
+    row: Tensor  # within the group
+    steps: Tensor
+    state: LatentState
+    embedded: Embedded
+
+    def change(self, change: Callable[[Tensor], Tensor]) -> "_Slots":
+        return self._each([self], lambda tensors: change(tensors[0]))
+
+    def join(self, other: "_Slots") -> "_Slots":
+        return self._each([self, other], torch.cat)
+
+    @staticmethod
+    def _each(several: "list[_Slots]", combine: Callable[[list[Tensor]], Tensor]) -> "_Slots":
+        rotations = [slots.embedded.rotation for slots in several]
+        rotation = rotations[0]
+        if rotation is not None and rotation.cos.ndim == ROTATION_NDIM_PER_ROW:
+            rotation = Rotation(
+                cos=combine([r.cos for r in rotations if r is not None]),
+                sin=combine([r.sin for r in rotations if r is not None]),
             )
-            slots, waiting = fresh if slots is None else slots.join(fresh), waiting + num_taken
-        assert slots is not None
-        out = _run_segment(network, slots)
-        steps = slots.steps + 1
-        done = decide_halt(
-            out.q_halt, out.q_continue, steps, torch.ones_like(steps), max_steps=max_steps
+        return _Slots(
+            row=combine([slots.row for slots in several]),
+            steps=combine([slots.steps for slots in several]),
+            state=LatentState(
+                z_H=combine([slots.state.z_H for slots in several]),
+                z_L=combine([slots.state.z_L for slots in several]),
+            ),
+            embedded=Embedded(combine([slots.embedded.tokens for slots in several]), rotation),
         )
-        if halting == "fixed":
+
+
+ROTATION_NDIM_PER_ROW = 5  # (batch, seq, 1, 1, head_dim); one for all rows has no batch axis
+
+
+class _Run(NamedTuple):
+    """How rows are run; see ``predict``."""
+
+    network: HRM
+    lookup: Lookup
+    questions: Questions
+    canvas: int
+    device: torch.device
+    halting: Halting
+    limits: tuple[int, ...]
+    should_stop: Callable[[], bool]
+
+    def group(self, group: _Group, batch_size: int) -> Iterator[list[_Answer]]:
+        """Answers of a group's rows, after every segment in which there are any."""
+        max_steps = self.network.config.halt_max_steps
+        limits = torch.tensor(self.limits, device=self.device, dtype=torch.int64)
+        slots: _Slots | None = None
+        waiting = 0
+        while (waiting < len(group.rows) or slots is not None) and not self.should_stop():
+            num_free = batch_size - (0 if slots is None else len(slots.row))
+            stop = min(waiting + num_free, len(group.rows))
+            if stop > waiting:
+                fresh = self._fill(group, waiting, stop)
+                slots, waiting = fresh if slots is None else slots.join(fresh), stop
+            assert slots is not None
+            out = self._segment(slots)
+            steps = slots.steps + 1
             done = steps >= max_steps
-        on_the_way = ~done & torch.isin(
-            steps, torch.tensor(limits, device=device, dtype=steps.dtype)
+            if self.halting == "act":
+                at_least = torch.ones_like(steps)
+                done = decide_halt(out.q_halt, out.q_continue, steps, at_least, max_steps=max_steps)
+            answered = done | torch.isin(steps, limits)
+            if bool(answered.any()):
+                yield self._answers(group, slots, out, answered, done)
+            slots = slots._replace(steps=steps, state=out.state)
+            if bool(done.all()):
+                slots = None
+            elif bool(done.any()):
+                going_on = ~done
+                slots = slots.change(lambda tensor, going_on=going_on: tensor[going_on])
+
+    # Decorators do not reach into a generator under every wrapper, so they are on what it calls.
+    @torch.inference_mode()
+    def _segment(self, slots: _Slots) -> SegmentOutput:
+        return self.network.segment(slots.state, slots.embedded)
+
+    @torch.inference_mode()
+    def _fill(self, group: _Group, start: int, stop: int) -> _Slots:
+        numbers = group.rows[start:stop]
+        inputs = np.stack([self.questions.encode(int(n), self.canvas) for n in numbers])
+        positions = group.positions(start, stop, self.canvas)
+        if positions is not None:
+            inputs = np.take_along_axis(inputs, positions, axis=1)
+        vectors = self.lookup(torch.from_numpy(self.questions.rows[numbers, 2]).to(self.device))
+        return _Slots(
+            row=torch.arange(start, stop, device=self.device),
+            steps=torch.zeros(len(numbers), dtype=torch.int64, device=self.device),
+            state=self.network.initial_state(*inputs.shape),
+            embedded=self.network.embed(
+                torch.from_numpy(inputs).to(self.device, torch.int64),
+                vectors,
+                None if positions is None else torch.from_numpy(positions).to(self.device),
+            ),
         )
-        answered = done | on_the_way
-        if bool(answered.any()):
-            number = slots.number[answered].cpu().numpy()
-            yield Answers(
-                number,
-                _columns(
-                    questions.take(number),
-                    tokens=out.logits[answered].argmax(-1).cpu().numpy(),
-                    halt=torch.sigmoid(out.q_halt[answered]).float().cpu().numpy(),
-                    segments=steps[answered].cpu().numpy(),
-                    final=done[answered].cpu().numpy(),
-                ),
+
+    def _answers(
+        self, group: _Group, slots: _Slots, out: SegmentOutput, answered: Tensor, done: Tensor
+    ) -> list[_Answer]:
+        rows = slots.row[answered].cpu().numpy()
+        tokens = out.logits[answered].argmax(-1).to(torch.uint8).cpu().numpy()
+        boards = tokens
+        if group.boxes is not None:
+            # Of a window, what is beyond its rectangle is no part of an answer.
+            height, width = group.boxes[rows].T
+            beyond = np.arange(group.length) >= (height * width)[:, None]
+            boards = np.full((len(rows), self.canvas**2), PAD, dtype=np.uint8)
+            corner = np.zeros(len(rows), dtype=np.int64)
+            positions = window_positions(
+                corner, corner, height, width, length=group.length, canvas=self.canvas
             )
-        if should_stop():
-            return
-        slots = _Slots(number=slots.number, steps=steps, state=out.state, embedded=slots.embedded)
-        if bool(done.all()):
-            slots = None
-        elif bool(done.any()):
-            slots = slots.keep(~done)
+            np.put_along_axis(boards, positions, np.where(beyond, PAD, tokens), axis=1)
+        columns = (
+            group.rows[rows].tolist(),
+            boards,
+            torch.sigmoid(out.q_halt[answered]).float().tolist(),
+            (slots.steps[answered] + 1).tolist(),
+            done[answered].tolist(),
+        )
+        return [_Answer(*entry) for entry in zip(*columns, strict=True)]
 
 
-# Decorators do not reach into a generator under every wrapper, so they are on what it calls.
-@torch.inference_mode()
-def _run_segment(network: HRM, slots: _Slots) -> SegmentOutput:
-    return network.segment(slots.state, slots.embedded)
-
-
-@torch.inference_mode()
-def _fill(
-    network: HRM,
-    lookup: Lookup,
-    questions: Questions,
-    numbers: range,
-    canvas: int,
-    device: torch.device,
-) -> _Slots:
-    inputs = np.stack([questions.encode(number, canvas) for number in numbers])
-    puzzle_ids = torch.from_numpy(questions.rows[numbers.start : numbers.stop, 2]).to(device)
-    return _Slots(
-        number=torch.arange(numbers.start, numbers.stop, device=device),
-        steps=torch.zeros(len(numbers), dtype=torch.int64, device=device),
-        state=network.initial_state(len(numbers)),
-        embedded=network.embed(
-            torch.from_numpy(inputs).to(device, torch.int64), lookup(puzzle_ids)
-        ),
-    )
-
-
-def _columns(
-    questions: Questions,
-    *,
-    tokens: np.ndarray,
-    halt: np.ndarray,
-    segments: np.ndarray,
-    final: np.ndarray,
-) -> Predictions:
-    puzzles, evaluated = questions.puzzles, np.array(questions.evaluated)
-    position, test_index, puzzle_id = questions.rows.T
+def _to_columns(questions: Questions, answers: Sequence[_Answer]) -> Answers:
+    number = np.array([answer.number for answer in answers])
+    asked = questions.take(number)
+    puzzles, evaluated = asked.puzzles, np.array(asked.evaluated)
+    position, test_index, puzzle_id = asked.rows.T
+    tokens = np.stack([answer.board for answer in answers])
     sizes = decode_sizes(tokens)
-    side = round(tokens.shape[1] ** 0.5)
+    side = canvas_side(tokens.shape[1])
     boards = tokens.reshape(-1, side, side)
     row, column = np.arange(side)[None, :, None], np.arange(side)[None, None, :]
     inside = (row < sizes[:, 0, None, None]) & (column < sizes[:, 1, None, None])
-    return Predictions(
-        tasks=tuple(puzzles.tasks[t] for t in questions.evaluated),
+    predictions = Predictions(
+        tasks=tuple(puzzles.tasks[t] for t in asked.evaluated),
         task=position.astype(np.int32),
         test_index=test_index.astype(np.int16),
         vote=(puzzle_id - puzzles.offsets[evaluated[position]]).astype(np.int32),
@@ -238,8 +360,9 @@ def _columns(
         colors=puzzles.colors[puzzle_id],
         height=sizes[:, 0].astype(np.uint8),
         width=sizes[:, 1].astype(np.uint8),
-        cells=(boards[inside] - FIRST_COLOR).astype(np.uint8),
-        halt=halt,
-        segments=segments.astype(np.int16),
-        final=final,
+        cells=boards[inside] - FIRST_COLOR,
+        halt=np.array([answer.halt for answer in answers], dtype=np.float32),
+        segments=np.array([answer.segments for answer in answers], dtype=np.int16),
+        final=np.array([answer.final for answer in answers]),
     )
+    return Answers(number, predictions)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Integer, UInt8
 
-from arc_data.augment import unmove_grid
+from arc_data.augment import is_turned, unmove_grid
 from arc_data.grid import Grid
 from eval.predictions import Predictions
 
@@ -157,7 +157,7 @@ def undo_augmentations(
             undone[starts[rows, None] + np.arange(size)] = np.take_along_axis(
                 original_color[rows], moved.astype(np.intp), axis=1
             )
-    turned = (p.dihedral % 2 == 1) != (p.dihedral >= 4)  # rows have become columns
+    turned = is_turned(p.dihedral)
     return (
         np.where(turned, p.width, p.height),
         np.where(turned, p.height, p.width),

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hrm_deeploop.layers import Attention, Latent, Rotary, SwiGLU
+from hrm_deeploop.layers import Attention, Latent, Rotation, SwiGLU
 
 
 class Block(nn.Module):
@@ -27,8 +27,8 @@ class Block(nn.Module):
         self.alpha = alpha
         self.eps = eps
 
-    def forward(self, x: Latent, rotary: Rotary | None) -> Latent:
-        x = self._add_norm(x, self.attention(x, rotary))
+    def forward(self, x: Latent, rotation: Rotation | None) -> Latent:
+        x = self._add_norm(x, self.attention(x, rotation))
         return self._add_norm(x, self.mlp(x))
 
     def _add_norm(self, x: Tensor, branch: Tensor) -> Tensor:
@@ -45,7 +45,7 @@ class Stack(nn.Module):
     def __iter__(self) -> Iterator[Block]:
         return iter(cast("Iterable[Block]", self.blocks))
 
-    def forward(self, x: Latent, rotary: Rotary | None) -> Latent:
+    def forward(self, x: Latent, rotation: Rotation | None) -> Latent:
         for block in self:
-            x = block(x, rotary)
+            x = block(x, rotation)
         return x

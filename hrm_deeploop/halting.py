@@ -9,6 +9,7 @@ halt; then the next step puts a fresh example and the initial state into it. As 
 With probability ``halt_exploration_prob`` a row must run at least uniform{2..max} segments.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -25,9 +26,19 @@ class Batch(NamedTuple):
     inputs: Int[Tensor, "batch seq"]
     labels: Int[Tensor, "batch seq"]
     puzzle_ids: Int[Tensor, " batch"]
+    positions: Int[Tensor, "batch seq"] | None = None  # on the canvas; None: all of it, in order
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> "Batch":
+        """``change`` of every tensor that is there."""
+        return Batch(
+            inputs=change(self.inputs),
+            labels=change(self.labels),
+            puzzle_ids=change(self.puzzle_ids),
+            positions=None if self.positions is None else change(self.positions),
+        )
 
     def to(self, device: torch.device) -> "Batch":
-        return Batch(*(tensor.to(device, non_blocking=True) for tensor in self))
+        return self.map(lambda tensor: tensor.to(device, non_blocking=True))
 
 
 class Carry(NamedTuple):
@@ -48,7 +59,28 @@ class Carry(NamedTuple):
             state=LatentState(*map(chunk, self.state)),
             steps=chunk(self.steps),
             halted=chunk(self.halted),
-            batch=Batch(*map(chunk, self.batch)),
+            batch=self.batch.map(chunk),
+        )
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Everything by name, for a checkpoint."""
+        own = {"steps": self.steps, "halted": self.halted}
+        batch = {name: t for name, t in self.batch._asdict().items() if t is not None}
+        return {**own, **self.state._asdict(), **batch}
+
+    @classmethod
+    def from_tensors(cls, tensors: dict[str, Tensor]) -> "Carry":
+        """The carry whose :meth:`tensors` these are."""
+        return cls(
+            state=LatentState(z_H=tensors["z_H"], z_L=tensors["z_L"]),
+            steps=tensors["steps"],
+            halted=tensors["halted"],
+            batch=Batch(
+                inputs=tensors["inputs"],
+                labels=tensors["labels"],
+                puzzle_ids=tensors["puzzle_ids"],
+                positions=tensors.get("positions"),
+            ),
         )
 
 
@@ -73,8 +105,21 @@ def refill(carry: Carry, fresh: Batch, initial: LatentState) -> Carry:
         state=LatentState(*map(choose, initial, carry.state)),
         steps=torch.where(carry.halted, 0, carry.steps),
         halted=torch.zeros_like(carry.halted),
-        batch=Batch(*map(choose, fresh, carry.batch)),
+        batch=Batch(
+            inputs=choose(fresh.inputs, carry.batch.inputs),
+            labels=choose(fresh.labels, carry.batch.labels),
+            puzzle_ids=choose(fresh.puzzle_ids, carry.batch.puzzle_ids),
+            positions=_choose_positions(choose, fresh, carry.batch),
+        ),
     )
+
+
+def _choose_positions(
+    choose: Callable[[Tensor, Tensor], Tensor], fresh: Batch, old: Batch
+) -> Tensor | None:
+    if fresh.positions is None or old.positions is None:
+        return None
+    return choose(fresh.positions, old.positions)
 
 
 def min_segments(

@@ -7,11 +7,12 @@ every initial value is set in ``init.py``.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from einops import rearrange
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from hrm_deeploop.attention import AttentionFunction
@@ -67,7 +68,20 @@ class Rotary(nn.Module):
         self.cos: Tensor
         self.sin: Tensor
 
-    def forward(
+    def forward(self, positions: Int[Tensor, "batch seq"] | None = None) -> "Rotation":
+        """The rotation of all positions in order, or of those of each row."""
+        if positions is None:
+            return Rotation(self.cos, self.sin)
+        return Rotation(self.cos[positions], self.sin[positions])
+
+
+class Rotation(NamedTuple):
+    """Cosines and signed sines of the tokens of a sequence, with axes for kind and head."""
+
+    cos: Float[Tensor, "*batch seq 1 1 head_dim"]
+    sin: Float[Tensor, "*batch seq 1 1 head_dim"]
+
+    def turn(
         self, x: Float[Tensor, "batch seq kind head head_dim"]
     ) -> Float[Tensor, "batch seq kind head head_dim"]:
         """Turn queries and keys; computed in float32 (or wider), returned in the dtype of x."""
@@ -89,13 +103,13 @@ class Attention(nn.Module):
         self.qkv_proj = Linear(hidden_size, 3 * hidden_size)
         self.o_proj = Linear(hidden_size, hidden_size)
 
-    def forward(self, x: Latent, rotary: Rotary | None) -> Latent:
+    def forward(self, x: Latent, rotation: Rotation | None) -> Latent:
         qkv = rearrange(
             self.qkv_proj(x), "b s (kind h d) -> b s kind h d", kind=3, h=self.num_heads
         )
         query_key, value = qkv.split((2, 1), dim=2)
-        if rotary is not None:
-            query_key = rotary(query_key)
+        if rotation is not None:
+            query_key = rotation.turn(query_key)
         query, key = rearrange(query_key, "b s kind h d -> kind b h s d")
         value = rearrange(value, "b s 1 h d -> b h s d")
         return self.o_proj(rearrange(self.attend(query, key, value), "b h s d -> b s (h d)"))

@@ -2,7 +2,7 @@
 
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any
 
@@ -12,6 +12,8 @@ from tqdm import tqdm
 from hrm_deeploop.halting import Batch
 from hrm_deeploop.metrics import MetricsLog
 from hrm_deeploop.trainer import Trainer
+
+AGREE_EVERY = 10  # steps
 
 
 class StopSignals:
@@ -43,7 +45,7 @@ class StopSignals:
 
 def fit(
     trainer: Trainer,
-    draw: Callable[[int], Batch],
+    draw: Callable[[int], Sequence[Batch]],
     log: MetricsLog | None,
     *,
     until: int,
@@ -57,7 +59,7 @@ def fit(
     """Train until step ``until``: log, evaluate and save on the way, save at the end.
 
     Args:
-        draw: this rank's batch of a step, on its device.
+        draw: this rank's batch of a step on its device, a part for every length of sequence.
         log: of the main rank; None on the others.
         save: writes a checkpoint; called on every rank.
         evaluate: every ``eval_interval`` steps and at the end of the schedule; returns what to log,
@@ -110,9 +112,14 @@ def fit(
 
 
 def _agreed(trainer: Trainer, number: int | None) -> int | None:
-    """The signal that any rank has received, so that all stop after the same step."""
+    """The signal that any rank has received, so that all stop after the same step.
+
+    Asking makes an accelerator wait, so it is not asked every step.
+    """
     if trainer.ranks.world_size == 1:
         return number
+    if trainer.ranks.device.type != "cpu" and trainer.step % AGREE_EVERY:
+        return None
     received = torch.tensor(number or 0, device=trainer.ranks.device)
     return int(trainer.ranks.max(received)) or None
 

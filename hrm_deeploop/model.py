@@ -15,7 +15,15 @@ from hrm_deeploop.attention import Backend, attention_function
 from hrm_deeploop.block import Block, Stack
 from hrm_deeploop.config import ModelConfig
 from hrm_deeploop.init import initialize
-from hrm_deeploop.layers import Attention, Latent, Linear, Rotary, SwiGLU, cast_once
+from hrm_deeploop.layers import (
+    Attention,
+    Latent,
+    Linear,
+    Rotary,
+    Rotation,
+    SwiGLU,
+    cast_once,
+)
 from hrm_deeploop.recurrence import LatentState, run_cycles
 from hrm_deeploop.scaling import (
     Gradient,
@@ -112,9 +120,13 @@ class HRM(nn.Module):
         self.L_init: Tensor
         initialize(self, generator)
 
-    def initial_state(self, batch_size: int) -> LatentState:
-        """The state of an example that has run no segment; a view, equal for every example."""
-        shape = (batch_size, self.config.num_puzzle_tokens + self.seq_len, self.config.hidden_size)
+    def initial_state(self, batch_size: int, seq_len: int | None = None) -> LatentState:
+        """The state of an example that has run no segment; a view, equal for every example.
+
+        ``seq_len`` is that of a window; None: the whole canvas.
+        """
+        num_tokens = self.config.num_puzzle_tokens + (seq_len or self.seq_len)
+        shape = (batch_size, num_tokens, self.config.hidden_size)
         return LatentState(
             z_H=self.H_init.to(self.dtype).expand(shape),
             z_L=self.L_init.to(self.dtype).expand(shape),
@@ -125,11 +137,15 @@ class HRM(nn.Module):
         state: LatentState,
         inputs: Int[Tensor, "batch seq"],
         puzzle_vectors: Float[Tensor, "batch ndim"],
+        positions: Int[Tensor, "batch seq"] | None = None,
     ) -> SegmentOutput:
-        """Run one segment: C cycles from ``state``, one prediction, one halting decision."""
-        return self.segment(state, self.embed(inputs, puzzle_vectors))
+        """Run one segment: C cycles from ``state``, one prediction, one halting decision.
 
-    def segment(self, state: LatentState, embedded: Latent) -> SegmentOutput:
+        ``positions`` are those of the tokens of a window on the canvas; None: all, in order.
+        """
+        return self.segment(state, self.embed(inputs, puzzle_vectors, positions))
+
+    def segment(self, state: LatentState, embedded: "Embedded") -> SegmentOutput:
         """``forward`` from what :meth:`embed` returned, which is the same in every segment."""
         # A compiled graph shares the casts by itself.
         if torch.compiler.is_compiling():
@@ -137,13 +153,13 @@ class HRM(nn.Module):
         with cast_once(self, self.dtype):
             return self._segment(state, embedded)
 
-    def _segment(self, state: LatentState, embedded: Latent) -> SegmentOutput:
-        config = self.config
+    def _segment(self, state: LatentState, embedded: "Embedded") -> SegmentOutput:
+        config, rotation = self.config, embedded.rotation
         z_H, z_L = run_cycles(
             state,
-            embedded,
-            lambda x: self.H(x, self.rotary),
-            lambda x: self.L(x, self.rotary),
+            embedded.tokens,
+            lambda x: self.H(x, rotation),
+            lambda x: self.L(x, rotation),
             H_cycles=config.H_cycles,
             L_cycles=config.L_cycles,
             gradient=self.gradient,
@@ -161,15 +177,30 @@ class HRM(nn.Module):
         self,
         inputs: Int[Tensor, "batch seq"],
         puzzle_vectors: Float[Tensor, "batch ndim"],
-    ) -> Float[Tensor, "batch positions dim"]:
+        positions: Int[Tensor, "batch seq"] | None = None,
+    ) -> "Embedded":
         """Puzzle tokens, then canvas tokens; multiplied by sqrt(hidden) as in HRM."""
         hidden_size, num_puzzle_tokens = self.config.hidden_size, self.config.num_puzzle_tokens
-        embedded = self.embed_tokens(inputs)
+        tokens = self.embed_tokens(inputs)
         if num_puzzle_tokens:
             missing = num_puzzle_tokens * hidden_size - puzzle_vectors.shape[-1]
             padded = F.pad(puzzle_vectors, (0, missing))
             prefix = padded.view(-1, num_puzzle_tokens, hidden_size)
-            embedded = torch.cat((prefix, embedded), dim=1)
+            tokens = torch.cat((prefix, tokens), dim=1)
+        if positions is not None:  # the puzzle tokens stand before those of the canvas
+            first = torch.arange(num_puzzle_tokens, device=inputs.device).expand(len(inputs), -1)
+            positions = torch.cat((first, positions + num_puzzle_tokens), dim=1)
         if self.embed_positions is not None:
-            embedded = math.sqrt(0.5) * (embedded + self.embed_positions)  # keeps the variance
-        return (math.sqrt(hidden_size) * embedded).to(self.dtype)
+            where = self.embed_positions if positions is None else self.embed_positions[positions]
+            tokens = math.sqrt(0.5) * (tokens + where)  # keeps the variance
+        return Embedded(
+            tokens=(math.sqrt(hidden_size) * tokens).to(self.dtype),
+            rotation=None if self.rotary is None else self.rotary(positions),
+        )
+
+
+class Embedded(NamedTuple):
+    """What a segment reads: embedded tokens, and how attention turns them."""
+
+    tokens: Latent
+    rotation: Rotation | None

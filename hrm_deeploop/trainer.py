@@ -5,6 +5,7 @@ network (Adam) and the puzzle rows that occurred (SignSGD). What a step does is 
 weights, the carry and (seed, step), so a resumed run needs no random state.
 """
 
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
@@ -30,7 +31,7 @@ from hrm_deeploop.model import HRM
 from hrm_deeploop.optim import average_weights, build_optimizer, build_scheduler
 from hrm_deeploop.puzzle_embedding import PuzzleEmbedding
 from hrm_deeploop.recurrence import LatentState
-from hrm_deeploop.window import GRAD_NORMS, LOSS_SUMS, LogWindow, gradient_norms
+from hrm_deeploop.window import GRAD_NORMS, LOSS_SUMS, NAMES, LogWindow, gradient_norms
 
 EXPLORATION_STREAM = 1  # keeps these draws apart from the batches' at one seed
 
@@ -55,7 +56,8 @@ class Trainer:
         total_steps: length of the learning-rate schedule.
         seed: of the halting exploration.
         ranks: this process among those that share the global batch.
-        micro_batch_size: rows that a forward takes at once; None takes a rank's whole batch.
+        micro_batch_size: canvases that a forward takes at once; None takes a rank's whole batch.
+            Of shorter sequences it takes as many rows as have no more tokens.
         compile_network: run the network through torch.compile.
 
     Raises:
@@ -91,25 +93,68 @@ class Trainer:
         self.step = 0
         self.window = LogWindow(ranks)
         self._finite = finite_check(ranks.device)
-        self.carry: Carry | None = None
+        self.carry: tuple[Carry, ...] | None = None  # a part for every length of sequence
         self.optimizer = build_optimizer(network.parameters(), config)
         self.scheduler = build_scheduler(self.optimizer, total_steps=total_steps, config=config)
         self.averaged = average_weights(network, config.ema_rate) if config.ema_rate else None
         self._parallel = data_parallel(network, ranks)
         self._forward = torch.compile(self._parallel) if compile_network else self._parallel
 
-    def train_step(self, fresh: Batch) -> None:
-        """One segment and one update; ``fresh`` is this rank's slice of the step's global batch.
+    def train_step(self, fresh: Sequence[Batch]) -> None:
+        """One segment and one update.
+
+        ``fresh`` is this rank's slice of the step's global batch, a part for every length of
+        sequence; the parts have the same lengths and numbers of rows in every step.
 
         Raises:
             NonFiniteError: on a CPU before anything is updated; see finite.py.
         """
-        initial = self.network.initial_state(len(fresh.inputs))
-        carry = refill(self.carry or empty_carry(fresh, initial), fresh, initial)
-        num_parts = len(fresh.inputs) // self.micro_batch_size
-        parts = [carry.rows(part, num_parts) for part in range(num_parts)]
-        segments = [self._run(part, is_last=part is parts[-1]) for part in parts]
+        carries = []
+        for number, batch in enumerate(fresh):
+            initial = self.network.initial_state(*batch.inputs.shape)
+            old = self.carry[number] if self.carry else empty_carry(batch, initial)
+            carries.append(refill(old, batch, initial))
+        parts = [list(self._micro_batches(carry)) for carry in carries]
+        segments = [[self._run(part, is_last=part is parts[-1][-1]) for part in p] for p in parts]
 
+        counted = torch.zeros(len(NAMES) - len(GRAD_NORMS), device=self.ranks.device)
+        least = self._min_segments([len(batch.inputs) for batch in fresh])
+        done = []
+        for carry, of_carry, at_least in zip(carries, segments, least, strict=True):
+            halted, sums = self._halt(carry, of_carry, at_least)
+            counted += sums
+            done.append(
+                Carry(
+                    state=LatentState(
+                        z_H=_join([segment.state.z_H for segment in of_carry]),
+                        z_L=_join([segment.state.z_L for segment in of_carry]),
+                    ),
+                    steps=carry.steps + 1,
+                    halted=halted,
+                    batch=carry.batch,
+                )
+            )
+        norms = gradient_norms(self.network)
+        puzzle_grads = [s.puzzle_grad for of in segments for s in of if s.puzzle_grad is not None]
+        puzzle_grad = torch.cat(puzzle_grads) if puzzle_grads else None
+        self._check_finite(counted[-len(LOSS_SUMS) :], norms, puzzle_grad)
+
+        self._update(torch.cat([carry.batch.puzzle_ids for carry in carries]), puzzle_grad)
+        self.window.add(counted, norms)
+        self.carry = tuple(done)
+
+    def _micro_batches(self, carry: Carry) -> Iterator[Carry]:
+        """Equal parts of a carry, each of at most so many tokens as a micro-batch of canvases."""
+        num_rows, seq_len = carry.batch.inputs.shape
+        most = max(1, self.micro_batch_size * self.network.seq_len // seq_len)
+        rows = max(n for n in range(1, min(most, num_rows) + 1) if num_rows % n == 0)
+        for part in range(num_rows // rows):
+            yield carry.rows(part, num_rows // rows)
+
+    def _halt(
+        self, carry: Carry, segments: Sequence[Segment], at_least: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Which rows halt, and what the log adds up: counts of those, and losses of all."""
         q_halt = torch.cat([segment.q_halt for segment in segments])
         q_continue = [s.q_continue for s in segments if s.q_continue is not None]
         steps = carry.steps + 1
@@ -117,7 +162,7 @@ class Trainer:
             q_halt,
             torch.cat(q_continue) if q_continue else None,
             steps,
-            self._min_segments(),
+            at_least,
             max_steps=self.network.config.halt_max_steps,
         )
         exact = torch.cat([segment.right.exact for segment in segments])
@@ -130,34 +175,19 @@ class Trainer:
         )
         finished = torch.stack([torch.where(halted, value, 0).sum().float() for value in per_row])
         losses = torch.stack([segment.losses for segment in segments]).sum(0)
-        norms = gradient_norms(self.network)
-        puzzle_grads = [s.puzzle_grad for s in segments if s.puzzle_grad is not None]
-        puzzle_grad = torch.cat(puzzle_grads) if puzzle_grads else None
-        self._check_finite(losses, norms, puzzle_grad)
-
-        self._update(carry.batch.puzzle_ids, puzzle_grad)
-        self.window.add(finished, losses, norms)
-        self.carry = Carry(
-            state=LatentState(
-                z_H=_join([segment.state.z_H for segment in segments]),
-                z_L=_join([segment.state.z_L for segment in segments]),
-            ),
-            steps=steps,
-            halted=halted,
-            batch=carry.batch,
-        )
+        return halted, torch.cat((finished, losses))
 
     def _run(self, carry: Carry, *, is_last: bool) -> Segment:
         """Forward and backward of one micro-batch; gradients add up, ranks meet at the last."""
         network, batch = self.network, carry.batch
         puzzle_vectors = self.puzzle_embedding.lookup(batch.puzzle_ids)
         with self._synchronized(is_last):
-            out = self._forward(carry.state, batch.inputs, puzzle_vectors)
+            out = self._forward(carry.state, batch.inputs, puzzle_vectors, batch.positions)
             state = out.state.detach()
             target = None
             if network.config.q_target == "bootstrap":
                 with torch.no_grad():
-                    ahead = network(state, batch.inputs, puzzle_vectors)
+                    ahead = network(state, batch.inputs, puzzle_vectors, batch.positions)
                 is_last_segment = carry.steps + 1 >= network.config.halt_max_steps
                 target = continue_target(ahead.q_halt, ahead.q_continue, is_last_segment)
             right = correctness(out.logits, batch.labels)
@@ -214,16 +244,17 @@ class Trainer:
             self.averaged.update_parameters(self.network)
         self.step += 1
 
-    def _min_segments(self) -> Tensor:
-        """This rank's slice of the exploration draws of the step."""
-        num_rows = self.config.global_batch_size
+    def _min_segments(self, rank_rows: Sequence[int]) -> list[Tensor]:
+        """This rank's slice of the exploration draws of the step, for parts of so many rows."""
         drawn = min_segments(
-            num_rows,
+            self.config.global_batch_size,
             max_steps=self.network.config.halt_max_steps,
             exploration_prob=self.network.config.halt_exploration_prob,
             rng=np.random.default_rng((self.seed, EXPLORATION_STREAM, self.step)),
         )
-        return drawn.chunk(self.ranks.world_size)[self.ranks.rank].to(self.ranks.device)
+        parts = drawn.split([n * self.ranks.world_size for n in rank_rows])
+        mine = [part.chunk(self.ranks.world_size)[self.ranks.rank] for part in parts]
+        return [part.to(self.ranks.device) for part in mine]
 
     @property
     def eval_network(self) -> HRM:
@@ -247,18 +278,19 @@ class Trainer:
         The carry is that of the whole global batch, so that any number of ranks can go on.
         """
         self._finite.flush()
-        carry = None
+        carries = None
         if self.carry is not None:
-            state, steps, halted, batch = self.carry
-            tensors = {"steps": steps, "halted": halted, **state._asdict(), **batch._asdict()}
-            carry = {name: self.ranks.gather_rows(tensor) for name, tensor in tensors.items()}
+            carries = [
+                {name: self.ranks.gather_rows(tensor) for name, tensor in carry.tensors().items()}
+                for carry in self.carry
+            ]
         return {
             "step": self.step,
             "window": self.window.state(),
             "optimizer": self.optimizer.state_dict(),
             "scheduler": self.scheduler.state_dict(),
             "num_averaged": 0 if self.averaged is None else int(self.averaged.n_averaged),
-            "carry": carry,
+            "carry": carries,
         }
 
     def load_training_state(self, saved: dict[str, Any]) -> None:
@@ -270,15 +302,15 @@ class Trainer:
         if self.averaged is not None:
             self.averaged.n_averaged.fill_(saved["num_averaged"])
         if saved["carry"] is not None:
-            mine = {
-                name: tensor.chunk(self.ranks.world_size)[self.ranks.rank].to(self.ranks.device)
-                for name, tensor in saved["carry"].items()
-            }
-            self.carry = Carry(
-                state=LatentState(**{name: mine[name] for name in LatentState._fields}),
-                steps=mine["steps"],
-                halted=mine["halted"],
-                batch=Batch(**{name: mine[name] for name in Batch._fields}),
+            world_size, rank = self.ranks.world_size, self.ranks.rank
+            self.carry = tuple(
+                Carry.from_tensors(
+                    {
+                        name: tensor.chunk(world_size)[rank].to(self.ranks.device)
+                        for name, tensor in tensors.items()
+                    }
+                )
+                for tensors in saved["carry"]
             )
 
 

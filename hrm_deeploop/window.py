@@ -41,17 +41,12 @@ class LogWindow:
         self.num_steps = 0
         self.num_finished = 0
 
-    def add(
-        self,
-        finished: Float[Tensor, " 5"],
-        losses: Float[Tensor, " 3"],
-        norms: Float[Tensor, " 4"],
-    ) -> None:
-        """One step: finished examples and their ``FINISHED_SUMS``, ``LOSS_SUMS``, and norms.
+    def add(self, counted: Float[Tensor, " 8"], norms: Float[Tensor, " 4"]) -> None:
+        """One step: finished examples, their ``FINISHED_SUMS``, then ``LOSS_SUMS``; and norms.
 
         Norms are those of the averaged gradient, equal on all ranks.
         """
-        self._sums += torch.cat((finished, losses, norms / self._ranks.world_size))
+        self._sums += torch.cat((counted, norms / self._ranks.world_size))
         self.num_steps += 1
 
     def take(self, batch_size: int) -> dict[str, float]:

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from arc_data import sources
+from arc_data.batches import BatchStream
 from arc_data.canvas import VOCAB_SIZE
 from arc_data.leaks import TrainingSet, find_leaks, format_match, training_set
 from arc_data.puzzles import (
@@ -17,6 +18,7 @@ from arc_data.puzzles import (
     match_puzzles,
     read_puzzles,
 )
+from arc_data.windows import WindowedStream
 from hrm_deeploop.attention import choose_attention
 from hrm_deeploop.checkpoint import (
     DamagedCheckpointError,
@@ -122,6 +124,18 @@ def load_training_set(config: RunConfig, data: Data) -> TrainingSet:
             file=sys.stderr,
         )
     return training_set(data.collection, report, config.data.leaks)
+
+
+def build_stream(config: RunConfig, data: Data) -> BatchStream | WindowedStream:
+    """The training batches, after the leak check."""
+    stream = BatchStream(
+        data.puzzles,
+        training=load_training_set(config, data),
+        canvas=config.data.canvas,
+        global_batch_size=config.optim.global_batch_size,
+        seed=config.seed,
+    )
+    return WindowedStream(stream) if config.window == "task" else stream
 
 
 def _few(names: Sequence[str], most: int = 3) -> str:

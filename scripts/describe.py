@@ -9,12 +9,13 @@ from typing import Any
 import torch
 
 from arc_data.canvas import VOCAB_SIZE
+from arc_data.windows import WindowedStream
 from hrm_deeploop.cost import count_flops, estimate_memory
 from hrm_deeploop.device import choose_device, choose_dtype
 from hrm_deeploop.scaling import stability_bound
 from hrm_deeploop.trainer import check_micro_batch
 from scripts import cli
-from scripts.assemble import build_network, load_data, load_training_set
+from scripts.assemble import build_network, build_stream, load_data
 from scripts.run_config import RunConfig, to_yaml, validate
 
 
@@ -32,8 +33,18 @@ def describe(config: RunConfig, num_ranks: int) -> dict[str, Any]:
         )
         for name, aligned in (("kappa_1", False), ("kappa_R", True))
     }
-    examples = sum(map(len, load_training_set(config, data)))
-    flops = count_flops(model, visits, seq_len=network.seq_len, vocab_size=VOCAB_SIZE)
+    stream = build_stream(config, data)
+    buckets = stream.buckets if isinstance(stream, WindowedStream) else None
+    lengths = {network.seq_len: 1.0}  # tokens of a sequence, and the share of examples that have so
+    if buckets is not None:
+        slots = zip(buckets.lengths, buckets.slots, strict=True)
+        lengths = {length: n / config.optim.global_batch_size for length, n in slots}
+    per_length = {
+        length: count_flops(model, visits, seq_len=length, vocab_size=VOCAB_SIZE)
+        for length in lengths
+    }
+    forward = sum(share * per_length[length].forward for length, share in lengths.items())
+    train = sum(share * per_length[length].train for length, share in lengths.items())
     rows = config.optim.global_batch_size // num_ranks
     memory = estimate_memory(
         network,
@@ -42,8 +53,8 @@ def describe(config: RunConfig, num_ranks: int) -> dict[str, Any]:
         micro_rows=config.micro_batch_size or rows,
         averaged=config.optim.ema_rate is not None,
     )
-    total_steps = config.num_steps(examples)
-    flops_per_step = flops.train * config.optim.global_batch_size
+    total_steps = config.num_steps(stream.examples_per_epoch)
+    flops_per_step = round(train * config.optim.global_batch_size)
     return {
         "M_g": visits.M_g,
         "N_g": visits.N_g,
@@ -67,11 +78,12 @@ def describe(config: RunConfig, num_ranks: int) -> dict[str, Any]:
         "num_tasks": len(data.puzzles.tasks),
         "num_evaluated_tasks": len(data.collection.evaluated),
         "num_puzzles": len(data.puzzles),
-        "examples_per_epoch": examples,
+        "examples_per_epoch": stream.examples_per_epoch,
+        "tokens_per_example": sum(length * share for length, share in lengths.items()),
         "total_steps": total_steps,
         "flops": {
-            "per_example_forward": flops.forward,
-            "per_example_train": flops.train,
+            "per_example_forward": round(forward),
+            "per_example_train": round(train),
             "per_step": flops_per_step,
             "per_run": flops_per_step * total_steps,
         },
@@ -90,7 +102,8 @@ def format_description(config: RunConfig, facts: dict[str, Any]) -> str:
     lines = [
         f"data      {config.data.source}: {facts['num_tasks']:,} tasks, "
         f"{facts['num_evaluated_tasks']:,} of them evaluated; {facts['num_puzzles']:,} puzzles; "
-        f"canvas {config.data.canvas}, {facts['seq_len']} tokens",
+        f"canvas {config.data.canvas}, {facts['seq_len']} tokens"
+        + (f", windows of {facts['tokens_per_example']:.0f}" if config.window == "task" else ""),
         f"training  {facts['total_steps']:,} steps of {config.optim.global_batch_size} examples "
         f"({facts['examples_per_epoch']:,} in an epoch)",
         f"params    {params['core']:,} core + {params['puzzle_embedding']:,} puzzle embedding "

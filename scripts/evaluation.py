@@ -12,7 +12,15 @@ from tqdm import tqdm
 from arc_data.sources import hash_tasks
 from arc_data.task import Task
 from eval.parts import Parts
-from eval.predict import Halting, Lookup, PuzzleIds, change_puzzle_ids, list_questions, predict
+from eval.predict import (
+    Halting,
+    Lookup,
+    PuzzleIds,
+    Window,
+    change_puzzle_ids,
+    list_questions,
+    predict,
+)
 from eval.predictions import Predictions, load_predictions
 from eval.results import PREDICTIONS_FILE, write_results
 from hrm_deeploop.checkpoint import hash_weights, load_into
@@ -34,6 +42,7 @@ class Choices(StrictConfig):
     tasks: Annotated[tuple[str, ...], Field(strict=False, min_length=1)] | None = None
     halting: Halting = "fixed"
     puzzle_ids: PuzzleIds = "correct"
+    window: Window | None = None  # None: as the run trained
     segments: Annotated[tuple[Count, ...], Field(strict=False)] = ()  # rungs of a ladder
 
     @property
@@ -42,6 +51,7 @@ class Choices(StrictConfig):
         parts = [
             *(["act"] if self.halting == "act" else []),
             *([self.puzzle_ids] if self.puzzle_ids != "correct" else []),
+            *([f"{self.window}-window"] if self.window is not None else []),
             *([f"votes{self.votes}"] if self.votes is not None else []),
         ]
         if self.tasks is not None:
@@ -66,6 +76,7 @@ class Evaluation:
         self.choices = choices
         self.weights = "ema" if config.optim.ema_rate else "model"
         self.data = load_data(config, checkpoint)
+        self.window: Window = choices.window or config.window
         self.votes = choices.votes or config.evaluation.votes or config.data.num_aug + 1
         self.questions = list_questions(self.data.puzzles, self._chosen_tasks(), self.votes)
         self.directory = Path(config.run_dir) / EVALUATIONS / (checkpoint.name + choices.label)
@@ -126,6 +137,7 @@ class Evaluation:
                 "seed": config.seed,
                 "votes A": self.votes,
                 "halting": f"{choices.halting}, at most {max_steps} segments",
+                "window": self.window,
                 "puzzle ids": choices.puzzle_ids,
                 "predictions": len(self.questions),
             },
@@ -140,6 +152,7 @@ class Evaluation:
                 "puzzles": puzzles.content_hash,
                 "votes": self.votes,
                 "halting": choices.halting,
+                "window": self.window,
                 "segments": sorted({*choices.segments} - {max_steps}),
                 "puzzle_ids": choices.puzzle_ids,
             },
@@ -209,6 +222,7 @@ class Evaluation:
                 batch_size=self.config.evaluation.batch_size,
                 device=ranks.device,
                 halting=self.choices.halting,
+                window=self.window,
                 limits=self.about["key"]["segments"],
                 should_stop=lambda: stop.received is not None,
             ):

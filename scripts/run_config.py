@@ -9,6 +9,7 @@ from pydantic import BaseModel, Field, ValidationError, model_validator
 from yaml import YAMLError
 
 from arc_data.config import DataConfig
+from eval.predict import Window
 from hrm_deeploop.attention import AttentionName
 from hrm_deeploop.config import ModelConfig, OptimConfig, ScalingConfig, StrictConfig
 from hrm_deeploop.device import DeviceName, DtypeName
@@ -35,6 +36,7 @@ class RunConfig(StrictConfig):
     model: ModelConfig
     scaling: ScalingConfig
     gradient: Gradient
+    window: Window
     optim: OptimConfig
     evaluation: EvaluationConfig
     seed: int = Field(ge=0, lt=2**63)

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from arc_data.batches import BatchStream
 from eval.ladder import ARC_PRIZE_ATTEMPTS, build_ladder
 from eval.predict import list_questions, predict
 from eval.predictions import join
@@ -29,10 +28,10 @@ from scripts.assemble import (
     Data,
     best_step,
     build_network,
+    build_stream,
     build_table,
     load_data,
     load_table,
-    load_training_set,
 )
 from scripts.run_config import RunConfig
 from scripts.run_directory import check_same_data, checkpoints_to_continue, describe_run
@@ -66,13 +65,7 @@ class Session:
     def _build(self, data: Data, checkpoint: Path | None) -> None:
         config, ranks = self.config, self.ranks
         self.data = data
-        self.stream = BatchStream(
-            data.puzzles,
-            training=load_training_set(config, data),
-            canvas=config.data.canvas,
-            global_batch_size=config.optim.global_batch_size,
-            seed=config.seed,
-        )
+        self.stream = build_stream(config, data)
         self.trainer = Trainer(
             build_network(config, ranks.device),
             build_table(config, data.puzzles, ranks.device),
@@ -96,12 +89,18 @@ class Session:
             state["carry"] = None  # its puzzle ids are those of the old table
         self.trainer.load_training_state(state)
 
-    def draw(self, step: int) -> Batch:
-        """This rank's batch of a step, on its device."""
-        batch = self.stream.batch(step, rank=self.ranks.rank, world_size=self.ranks.world_size)
-        arrays = (batch.inputs, batch.labels, batch.puzzle_ids)
-        tensors = (torch.from_numpy(array).long() for array in arrays)
-        return Batch(*tensors).to(self.ranks.device)
+    def draw(self, step: int) -> tuple[Batch, ...]:
+        """This rank's batch of a step on its device, a part for every length of sequence."""
+        parts = self.stream.batches(step, rank=self.ranks.rank, world_size=self.ranks.world_size)
+        return tuple(
+            Batch(
+                inputs=torch.from_numpy(part.inputs).long(),
+                labels=torch.from_numpy(part.labels).long(),
+                puzzle_ids=torch.from_numpy(part.puzzle_ids),
+                positions=None if part.positions is None else torch.from_numpy(part.positions),
+            ).to(self.ranks.device)
+            for part in parts
+        )
 
     def save(self) -> None:
         """Write the step's checkpoint and delete those that need not be kept."""
@@ -141,6 +140,7 @@ class Session:
             canvas=self.config.data.canvas,
             batch_size=self.config.evaluation.batch_size,
             device=self.ranks.device,
+            window=self.config.window,
         )
         parts = self.ranks.gather_objects([answer.predictions for answer in answers])
         ladder = build_ladder(count_ballots(join([part for some in parts for part in some])))

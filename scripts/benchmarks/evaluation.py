@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from arc_data import sources
+from arc_data.augment import NUM_DIHEDRAL, is_turned, move_grid
 from arc_data.config import DataConfig
 from arc_data.task import Task
 from eval.ladder import build_ladder
@@ -95,8 +96,7 @@ def _invent_pair(
     answers = np.repeat(truth.reshape(1, -1), n, axis=0)
     wrong = rng.random(answers.shape) < CELL_ERROR * (rng.random((n, 1)) > RIGHT_SHARE)
     answers = np.where(wrong, rng.integers(0, 10, answers.shape), answers).astype(np.intp)
-    # The vote undoes moves on whatever grid it gets; turned sizes are what matters here.
-    turned = (dihedral % 2 == 1) != (dihedral >= 4)
+    turned = is_turned(dihedral)
     height, width = (np.full(n, side, np.uint8) for side in truth.shape)
     return Predictions(
         tasks=tasks,
@@ -121,10 +121,9 @@ def _move(
     recolored = np.take_along_axis(colors, answers, axis=1)
     moved = np.empty_like(recolored)
     index = np.arange(answers.shape[1]).reshape(shape)
-    for move in range(8):
+    for move in range(NUM_DIHEDRAL):
         rows = dihedral == move
-        turned = np.rot90(index.T if move >= 4 else index, move % 4).reshape(-1)
-        moved[rows] = recolored[rows][:, turned]
+        moved[rows] = recolored[rows][:, move_grid(index, move).reshape(-1)]
     return moved.reshape(-1)
 
 

@@ -114,7 +114,7 @@ def test_a_task_without_pairs_is_passed_over(collection, make_stream):
 def test_offsets_reach_every_place_that_keeps_the_pair_on_the_canvas(make_stream):
     stream = make_stream(canvas=7)
     examples = stream.examples(0, 100 * 223)
-    square = [i for i, box in enumerate(stream._boxes) if tuple(box) == (6, 6)]
+    square = [i for i, box in enumerate(stream.boxes) if tuple(box) == (6, 6)]
     at = np.isin(examples.pair, square)
     places = set(zip(examples.top[at].tolist(), examples.left[at].tolist(), strict=True))
     assert places == {(0, 0), (0, 1), (1, 0), (1, 1)}

@@ -11,11 +11,11 @@ from arc_data import sources
 from arc_data.canvas import decode_grid, encode_grid
 from arc_data.puzzles import build_puzzles
 from eval.parts import Parts
-from eval.predict import change_puzzle_ids, list_questions, predict
+from eval.predict import change_puzzle_ids, list_questions, predict, window_groups
 from eval.predictions import join, load_predictions
 from eval.results import write_results
 from eval.tables import format_ladders
-from hrm_deeploop.model import HRM, SegmentOutput
+from hrm_deeploop.model import HRM, Embedded, SegmentOutput
 from hrm_deeploop.puzzle_embedding import PuzzleEmbedding
 from hrm_deeploop.recurrence import LatentState
 
@@ -48,24 +48,34 @@ class Oracle(HRM):
                     self.truth[puzzle_id, key] = tokens
         self.rng = np.random.default_rng(0)
         self.wrong_share = wrong_share
-        self.num_segments = 0  # over all rows
+        self.num_segments = self.num_tokens = 0  # over all rows
 
-    def initial_state(self, batch_size):
+    def initial_state(self, batch_size, seq_len):
         return LatentState(torch.zeros(batch_size, 1, 1), torch.zeros(batch_size, 1, 1))
 
-    def embed(self, inputs, puzzle_vectors):
-        return torch.cat((puzzle_vectors.double(), inputs.double()), dim=1)[..., None]
+    def embed(self, inputs, puzzle_vectors, positions=None):
+        if positions is None:
+            positions = torch.arange(CANVAS**2).expand(len(inputs), -1)
+        parts = (puzzle_vectors.double(), inputs.double(), positions.double())
+        return Embedded(torch.cat(parts, dim=1)[..., None], None)
 
     def segment(self, state, embedded):
-        self.num_segments += len(embedded)
-        boards = []
-        for row in embedded[..., 0].to(torch.int64).tolist():
-            tokens = self.truth[row[0], np.array(row[1:], dtype=np.uint8).tobytes()]
+        rows = embedded.tokens[..., 0].to(torch.int64).numpy()
+        self.num_segments += len(rows)
+        self.num_tokens += rows[:, 1:].size // 2
+        answers = []
+        for row in rows:
+            tokens, positions = np.split(row[1:], 2)
+            board = np.zeros(CANVAS**2, dtype=np.uint8)
+            board[positions] = tokens
+            answer = self.truth[row[0], board.tobytes()]
             is_wrong = self.rng.random() < self.wrong_share
-            boards.append(self.rng.integers(0, 12, tokens.shape) if is_wrong else tokens)
-        logits = torch.nn.functional.one_hot(torch.from_numpy(np.stack(boards)).long(), 12)
+            answers.append(
+                (self.rng.integers(0, 12, answer.shape) if is_wrong else answer)[positions]
+            )
+        logits = torch.nn.functional.one_hot(torch.from_numpy(np.stack(answers)).long(), 12)
         steps = state.z_H[:, 0, 0] + 1
-        wanted = embedded[:, 0, 0] % self.config.halt_max_steps + 1
+        wanted = embedded.tokens[:, 0, 0] % self.config.halt_max_steps + 1
         return SegmentOutput(
             state=LatentState(state.z_H + 1, state.z_L),
             logits=logits.float(),
@@ -197,6 +207,33 @@ def alone(network, table, questions, number, halting):
         threshold = 0.0 if out.q_continue is None else out.q_continue.item()
         halted = num_segments == 5 or (halting == "act" and out.q_halt.item() > threshold)
     return out.logits.argmax(-1)[0].numpy(), out.q_halt.sigmoid().item(), num_segments
+
+
+@pytest.mark.parametrize("halting", ["fixed", "act"])
+def test_windows_give_the_same_answers_for_fewer_tokens(puzzles, halting):
+    """The oracle's grids end within most windows; the others are run again on the whole canvas."""
+    whole, windowed = Oracle(puzzles), Oracle(puzzles)
+    expected = run(whole, puzzles, halting=halting, limits=(2,))
+    found = run(windowed, puzzles, halting=halting, limits=(2,), window="task")
+    order = [
+        np.lexsort((p.final, p.segments, p.vote, p.test_index, p.task)) for p in (expected, found)
+    ]
+    expected, found = expected.take(order[0]), found.take(order[1])
+    for name in ("task", "test_index", "vote", "height", "width", "cells", "segments", "final"):
+        np.testing.assert_array_equal(getattr(found, name), getattr(expected, name), err_msg=name)
+    assert windowed.num_tokens < 0.9 * whole.num_tokens
+
+
+def test_an_answer_that_touches_its_windows_edge_is_run_again(data_config, make_task):
+    # The demonstrations promise outputs as large as the inputs, and the truth is larger.
+    task = make_task("t", np.full((5, 5), 3).tolist())
+    puzzles = build_puzzles([task], num_aug=3, seed=0)
+    oracle = Oracle(puzzles, max_steps=2)
+    (group,) = window_groups(list_questions(puzzles, [0], 4), CANVAS)
+    assert group.boxes.tolist() == [[2, 2]] * 4  # the 1 x 1 input and its EOS
+    predictions = run(oracle, puzzles, window="task")
+    assert set(predictions.height) == set(predictions.width) == {5}
+    assert oracle.num_segments == 2 * 2 * 4  # every row twice
 
 
 def test_puzzle_ids_can_be_blanked_or_given_to_another_task(puzzles):

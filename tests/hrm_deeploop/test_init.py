@@ -90,7 +90,7 @@ def test_the_input_is_multiplied_by_the_root_of_hidden(make_network, make_batch)
     network = make_network()
     inputs, _, _ = make_batch()
     vectors = torch.randn(4, 16, generator=torch.Generator().manual_seed(0))
-    embedded = network.embed(inputs, vectors)
+    embedded = network.embed(inputs, vectors).tokens
     assert embedded.shape == (4, 1 + 9, 16)
     torch.testing.assert_close(embedded[:, 0], 4 * vectors)
     torch.testing.assert_close(embedded[:, 1:], 4 * network.embed_tokens.weight[inputs])
@@ -99,15 +99,15 @@ def test_the_input_is_multiplied_by_the_root_of_hidden(make_network, make_batch)
 def test_a_puzzle_vector_may_take_two_positions_or_none(make_network, make_batch):
     inputs, _, _ = make_batch()
     wide = make_network(puzzle_emb_ndim=24)
-    assert wide.embed(inputs, torch.ones(4, 24)).shape == (4, 2 + 9, 16)
-    assert (wide.embed(inputs, torch.ones(4, 24))[:, 1, 8:] == 0).all()
+    assert wide.embed(inputs, torch.ones(4, 24)).tokens.shape == (4, 2 + 9, 16)
+    assert (wide.embed(inputs, torch.ones(4, 24)).tokens[:, 1, 8:] == 0).all()
     none = make_network(puzzle_emb_ndim=0)
-    assert none.embed(inputs, torch.zeros(4, 0)).shape == (4, 9, 16)
+    assert none.embed(inputs, torch.zeros(4, 0)).tokens.shape == (4, 9, 16)
     assert none(none.initial_state(4), inputs, torch.zeros(4, 0)).logits.shape == (4, 9, 12)
 
 
 def test_learned_positions_keep_the_variance(make_network, make_batch):
     network = make_network(pos_encodings="learned", hidden_size=64)
     inputs, _, _ = make_batch(64)
-    embedded = network.embed(inputs, torch.zeros(64, 16))[:, 1:]
+    embedded = network.embed(inputs, torch.zeros(64, 16)).tokens[:, 1:]
     assert embedded.std().item() == pytest.approx(1, rel=0.1)

@@ -42,10 +42,10 @@ def test_flash_gets_its_own_axis_order(monkeypatch):
 
 
 def test_rotary_products_depend_on_the_distance_alone():
-    rotary = Rotary(head_dim=8, num_positions=16, theta=10000.0)
+    rotation = Rotary(head_dim=8, num_positions=16, theta=10000.0)()
     query, key = torch.randn(2, 8, generator=torch.Generator().manual_seed(0))
     turned_query, turned_key = (
-        rotary(vector.expand(1, 16, 1, 1, 8))[0, :, 0, 0] for vector in (query, key)
+        rotation.turn(vector.expand(1, 16, 1, 1, 8))[0, :, 0, 0] for vector in (query, key)
     )
     products = turned_query @ turned_key.T
     for distance in range(-15, 16):

@@ -132,6 +132,7 @@ def test_a_stack_applies_its_blocks_in_order(make_network):
     network = make_network(H_layers=2)
     x = torch.randn(2, 10, 16, generator=torch.Generator().manual_seed(0))
     first, second = network.H
-    by_hand = second(first(x, network.rotary), network.rotary)
-    assert torch.equal(network.H(x, network.rotary), by_hand)
+    rotation = network.rotary()
+    by_hand = second(first(x, rotation), rotation)
+    assert torch.equal(network.H(x, rotation), by_hand)
     assert isinstance(network.H, Stack)

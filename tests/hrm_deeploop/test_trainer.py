@@ -36,14 +36,15 @@ def make_trainer(make_network, optim_config):
     return make
 
 
-def draw(step: int) -> Batch:
+def draw(step: int) -> tuple[Batch]:
     rng = np.random.default_rng((7, step))
     inputs = torch.from_numpy(rng.integers(0, 12, (8, 9)))
-    return Batch(
+    batch = Batch(
         inputs=inputs,
         labels=(inputs + 1) % 12,  # learnable
         puzzle_ids=torch.from_numpy(rng.integers(0, NUM_PUZZLES, 8)),
     )
+    return (batch,)
 
 
 def all_weights(trainer):
@@ -86,8 +87,8 @@ def test_a_step_is_the_gradient_of_the_mean_loss(make_trainer, make_network, opt
     """One AdamW step from zero moments moves every entry by lr times the gradient's sign."""
     optim = optim_config(weight_decay=0.0, lr=1e-3, puzzle_emb_weight_decay=0.0)
     trainer, twin = make_trainer(optim=optim), make_network()
-    batch = draw(0)
-    trainer.train_step(batch)
+    (batch,) = draw(0)
+    trainer.train_step((batch,))
     logged = trainer.window.take(8)
 
     vectors = torch.zeros(8, 16, requires_grad=True)
@@ -154,7 +155,7 @@ def test_resuming_is_exact(make_trainer, make_network, optim_config, optimizer, 
     run(resumed, 20, logs["half"])
     assert resumed.step == whole.step == 20
     assert_equal_weights(whole, resumed)
-    for ours, theirs in zip(resumed.carry.state, whole.carry.state, strict=True):
+    for ours, theirs in zip(resumed.carry[0].state, whole.carry[0].state, strict=True):
         assert torch.equal(ours, theirs)
 
     def rows(name):
@@ -183,9 +184,9 @@ def test_micro_batches_change_nothing_but_rounding(make_trainer, make_network, m
     ours, theirs = all_weights(split), all_weights(whole)
     for name in ours:
         torch.testing.assert_close(ours[name], theirs[name], rtol=0, atol=1e-12, msg=name)
-    assert torch.equal(split.carry.halted, whole.carry.halted)
-    assert torch.equal(split.carry.steps, whole.carry.steps)
-    torch.testing.assert_close(split.carry.state.z_H, whole.carry.state.z_H)
+    assert torch.equal(split.carry[0].halted, whole.carry[0].halted)
+    assert torch.equal(split.carry[0].steps, whole.carry[0].steps)
+    torch.testing.assert_close(split.carry[0].state.z_H, whole.carry[0].state.z_H)
     assert split.window.take(8) == pytest.approx(whole.window.take(8), rel=1e-5)
 
 
@@ -215,12 +216,12 @@ def test_a_finished_row_takes_the_next_example_of_its_slot(make_trainer, make_ne
     trainer = make_trainer(network=make_network(halt_max_steps=1))  # every row halts at once
     trainer.train_step(draw(0))
     trainer.train_step(draw(1))
-    assert torch.equal(trainer.carry.batch.inputs, draw(1).inputs)
+    assert torch.equal(trainer.carry[0].batch.inputs, draw(1)[0].inputs)
     patient = make_trainer(network=make_network(halt_max_steps=3, halt_exploration_prob=0.0))
     patient.train_step(draw(0))  # q_halt starts at -5: nobody halts early
     patient.train_step(draw(1))
-    assert torch.equal(patient.carry.batch.inputs, draw(0).inputs)
-    assert patient.carry.steps.tolist() == [2] * 8
+    assert torch.equal(patient.carry[0].batch.inputs, draw(0)[0].inputs)
+    assert patient.carry[0].steps.tolist() == [2] * 8
 
 
 def test_bootstrap_trains_the_continue_value(make_trainer, make_network):

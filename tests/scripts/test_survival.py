@@ -263,6 +263,27 @@ def test_ranks_train_the_one_process_weights(ranks, options, tmp_path):
     assert_equal_runs(tmp_path / "one", tmp_path / "many", atol=1e-12)
 
 
+WINDOWS = [*RANKS, "window=task", "data.canvas=9", "optim.global_batch_size=48"]
+
+
+def test_a_run_on_windows_goes_on_exactly(tmp_path):
+    assert run(tmp_path / "whole", *WINDOWS).returncode == 0
+    for stop_after in (4, 6):
+        options = ["resume=auto", f"stop_after={stop_after}"]
+        result = run(tmp_path / "stopped", *WINDOWS, *options)
+        assert result.returncode == 0, result.stderr
+    assert_equal_runs(tmp_path / "whole", tmp_path / "stopped")
+
+
+@pytest.mark.slow
+def test_ranks_train_the_one_process_weights_on_windows(tmp_path):
+    for name, num_ranks in (("one", None), ("two", 2)):
+        options = ["micro_batch_size=4"] if num_ranks else []
+        result = run(tmp_path / name, *WINDOWS, *options, ranks=num_ranks)
+        assert result.returncode == 0, result.stderr
+    assert_equal_runs(tmp_path / "one", tmp_path / "two", atol=1e-12)
+
+
 @pytest.mark.slow
 def test_a_run_goes_on_with_another_number_of_ranks(tmp_path):
     assert run(tmp_path / "whole", *RANKS).returncode == 0
