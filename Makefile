@@ -6,7 +6,7 @@ TORCH ?=
 TORCH_OPTIONS = $(if $(filter cpu,$(TORCH)),--index-url https://download.pytorch.org/whl/cpu,$(TORCH))
 BIN = .venv/bin
 
-.PHONY: setup demo test test-slow check bench-data bench-eval clean
+.PHONY: setup demo test test-slow check bench bench-data bench-eval clean
 
 setup: .venv/ready
 
@@ -33,6 +33,10 @@ check: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
+
+# Training and evaluation speed as ratios within the run; trains the model that it evaluates first.
+bench: setup
+	$(BIN)/python scripts/bench.py train
 
 # Examples per CPU second of the data pipeline; the last line is JSON.
 bench-data: setup

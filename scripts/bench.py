@@ -1,5 +1,6 @@
 """Benchmarks; the last line of each is one JSON object.
 
+python scripts/bench.py train     training and evaluation speed as ratios within the run
 python scripts/bench.py data      training batches: examples per CPU second on one core
 python scripts/bench.py eval      the vote on 419,000 predictions, and halting=act against fixed
 """
@@ -11,8 +12,10 @@ from typing import Any
 from scripts import cli
 from scripts.benchmarks.data import bench_data
 from scripts.benchmarks.evaluation import bench_evaluation
+from scripts.benchmarks.training import bench_training
 
 BENCHMARKS: dict[str, Callable[[], dict[str, Any]]] = {
+    "train": bench_training,
     "data": bench_data,
     "eval": bench_evaluation,
 }
