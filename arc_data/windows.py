@@ -219,3 +219,9 @@ def expected_box(task: Task, test_index: int) -> tuple[int, int]:
         return max(height, only[0]), max(width, only[1])
     side = max(max(after) for _, after in shapes) + OUTPUT_MARGIN
     return max(height, side), max(width, side)
+
+
+def known_box(task: Task, test_index: int) -> tuple[int, int]:
+    """Height and width of the box over a test pair's grids, as far as they are known."""
+    height, width = np.max([grid.shape for grid in task.test[test_index].grids], axis=0)
+    return int(height), int(width)

@@ -13,16 +13,18 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Int64, UInt8
+from jaxtyping import Float, Int64, UInt8
 from torch import Tensor
 
 from arc_data.augment import is_turned
 from arc_data.canvas import FIRST_COLOR, PAD, canvas_side, decode_sizes, encode_grid
 from arc_data.puzzles import PuzzleSet
-from arc_data.windows import MAX_SHARES, expected_box, plan_buckets, window_positions
+from arc_data.task import Task
+from arc_data.windows import MAX_SHARES, expected_box, known_box, plan_buckets, window_positions
 from eval.predictions import Predictions
 from hrm_deeploop.halting import decide_halt
 from hrm_deeploop.layers import Rotation
+from hrm_deeploop.losses import token_loss
 from hrm_deeploop.model import HRM, Embedded, SegmentOutput
 from hrm_deeploop.recurrence import LatentState
 
@@ -47,10 +49,14 @@ class Questions:
         """The rows with these numbers."""
         return replace(self, rows=self.rows[numbers])
 
-    def encode(self, number: int, canvas: int) -> np.ndarray:
-        """Tokens of a row's augmented input, at offset (0, 0)."""
+    def encode(
+        self, number: int, canvas: int, part: Literal["input", "output"] = "input"
+    ) -> np.ndarray:
+        """Tokens of a row's augmented input or known output, at offset (0, 0)."""
         position, test_index, puzzle_id = self.rows[number]
-        grid = self.puzzles.tasks[self.evaluated[position]].test[test_index].input
+        pair = self.puzzles.tasks[self.evaluated[position]].test[test_index]
+        grid = pair.input if part == "input" else pair.output
+        assert grid is not None
         return encode_grid(self.puzzles.augmentation(int(puzzle_id)).apply(grid), canvas)
 
 
@@ -186,11 +192,13 @@ def predict(
             yield answers._replace(number=rest[answers.number])
 
 
-def window_groups(questions: Questions, canvas: int) -> list[_Group]:
-    """The rows by length of their windows, in a few lengths."""
+def window_groups(
+    questions: Questions, canvas: int, box_of: Callable[[Task, int], tuple[int, int]] = expected_box
+) -> list[_Group]:
+    """The rows by length of their windows, in a few lengths; ``box_of`` a task's test pair."""
     tasks, puzzles = questions.puzzles.tasks, questions.puzzles
     box = {
-        (position, test_index): expected_box(tasks[questions.evaluated[position]], test_index)
+        (position, test_index): box_of(tasks[questions.evaluated[position]], test_index)
         for position, test_index in {(int(p), int(t)) for p, t, _ in questions.rows}
     }
     boxes = np.array([box[int(p), int(t)] for p, t, _ in questions.rows]).reshape(-1, 2)
@@ -366,3 +374,42 @@ def _to_columns(questions: Questions, answers: Sequence[_Answer]) -> Answers:
         final=np.array([answer.final for answer in answers]),
     )
     return Answers(number, predictions)
+
+
+@torch.inference_mode()
+def held_out_losses(
+    network: HRM,
+    lookup: Lookup,
+    questions: Questions,
+    *,
+    canvas: int,
+    batch_size: int,
+    device: torch.device,
+    window: Window = "full",
+) -> Float[np.ndarray, " n"]:
+    """Token loss of every row after all segments, with outputs that are known, at offset (0, 0).
+
+    With ``window=task`` a row is the window that its pair needs, as in training.
+    """
+    losses = np.zeros(len(questions))
+    whole = _Group(np.arange(len(questions)), None, canvas**2)
+    groups = [whole] if window == "full" else window_groups(questions, canvas, known_box)
+    for group in groups:
+        for start in range(0, len(group.rows), batch_size):
+            numbers = group.rows[start : start + batch_size]
+            positions = group.positions(start, start + len(numbers), canvas)
+            boards = [
+                np.stack([questions.encode(int(n), canvas, part) for n in numbers])
+                for part in ("input", "output")
+            ]
+            if positions is not None:
+                boards = [np.take_along_axis(board, positions, axis=1) for board in boards]
+            inputs, labels = (torch.from_numpy(b).to(device, torch.int64) for b in boards)
+            vectors = lookup(torch.from_numpy(questions.rows[numbers, 2]).to(device))
+            where = None if positions is None else torch.from_numpy(positions).to(device)
+            embedded = network.embed(inputs, vectors, where)
+            out = network.segment(network.initial_state(*inputs.shape), embedded)
+            for _ in range(network.config.halt_max_steps - 1):
+                out = network.segment(out.state, embedded)
+            losses[numbers] = token_loss(out.logits, labels).double().cpu().numpy()
+    return losses

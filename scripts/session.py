@@ -1,17 +1,10 @@
 """One training in progress: a trainer with its data, fresh or from the newest usable checkpoint."""
 
 import sys
-from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import torch
 
-from eval.ladder import ARC_PRIZE_ATTEMPTS, build_ladder
-from eval.predict import list_questions, predict
-from eval.predictions import join
-from eval.score import Score
-from eval.vote import count_ballots
 from hrm_deeploop.checkpoint import (
     DamagedCheckpointError,
     load_into,
@@ -35,6 +28,7 @@ from scripts.assemble import (
 )
 from scripts.run_config import RunConfig
 from scripts.run_directory import check_same_data, checkpoints_to_continue, describe_run
+from scripts.validation import validate_network
 
 
 class Session:
@@ -124,25 +118,7 @@ class Session:
         self.ranks.barrier()
 
     def validate(self) -> dict[str, float]:
-        """Voted scores of the held-out demonstrations; every rank predicts its share."""
-        held_out = {task.id: task for task in self.data.collection.validation_tasks}
-        tasks = tuple(held_out.get(task.id, task) for task in self.data.puzzles.tasks)
-        questions = list_questions(
-            replace(self.data.puzzles, tasks=tasks),
-            [i for i, task in enumerate(tasks) if task.id in held_out],
-            self.config.evaluation.validation_votes,
-        )
-        mine = range(self.ranks.rank, len(questions), self.ranks.world_size)
-        answers = predict(
-            self.trainer.eval_network,
-            self.trainer.puzzle_embedding.lookup,
-            questions.take(np.array(mine)),
-            canvas=self.config.data.canvas,
-            batch_size=self.config.evaluation.batch_size,
-            device=self.ranks.device,
-            window=self.config.window,
-        )
-        parts = self.ranks.gather_objects([answer.predictions for answer in answers])
-        ladder = build_ladder(count_ballots(join([part for some in parts for part in some])))
-        rung = str(ARC_PRIZE_ATTEMPTS)
-        return {f"eval/{name}_at_{rung}": ladder[name][rung] for name in Score._fields}
+        """Loss and voted scores of the held-out demonstrations."""
+        trainer = self.trainer
+        lookup = trainer.puzzle_embedding.lookup
+        return validate_network(trainer.eval_network, lookup, self.data, self.config, self.ranks)

@@ -1,0 +1,57 @@
+"""Held-out demonstrations: what may be looked at to choose a checkpoint or a learning rate.
+
+``data.validation`` takes the last demonstration of a share of the tasks out of training. It is
+predicted as a test pair is, and its loss is measured; test pairs are never chosen on.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from eval.ladder import ARC_PRIZE_ATTEMPTS, build_ladder
+from eval.predict import Lookup, Questions, held_out_losses, list_questions, predict
+from eval.predictions import join
+from eval.score import Score
+from eval.vote import count_ballots
+from hrm_deeploop.device import Ranks
+from hrm_deeploop.model import HRM
+from scripts.assemble import Data
+from scripts.run_config import RunConfig
+
+LOSS = "eval/loss"
+
+
+def validation_questions(data: Data, votes: int) -> Questions:
+    """The held-out demonstrations under their first ``votes`` puzzles."""
+    held_out = {task.id: task for task in data.collection.validation_tasks}
+    tasks = tuple(held_out.get(task.id, task) for task in data.puzzles.tasks)
+    puzzles = replace(data.puzzles, tasks=tasks)
+    return list_questions(puzzles, [i for i, t in enumerate(tasks) if t.id in held_out], votes)
+
+
+def validate_network(
+    network: HRM, lookup: Lookup, data: Data, config: RunConfig, ranks: Ranks
+) -> dict[str, float]:
+    """Mean token loss and voted scores at K = 2, by name; every rank takes its share.
+
+    The loss is the mean over held-out demonstrations and their augmentations.
+    """
+    questions = validation_questions(data, config.evaluation.validation_votes)
+    mine = questions.take(np.arange(ranks.rank, len(questions), ranks.world_size))
+    options: dict[str, Any] = dict(
+        canvas=config.data.canvas,
+        batch_size=config.evaluation.batch_size,
+        device=ranks.device,
+        window=config.window,
+    )
+    losses = held_out_losses(network, lookup, mine, **options)
+    answers = [answer.predictions for answer in predict(network, lookup, mine, **options)]
+    gathered = ranks.gather_objects((losses, answers))
+    predictions = join([part for _, parts in gathered for part in parts])
+    ladder = build_ladder(count_ballots(predictions))
+    rung = str(ARC_PRIZE_ATTEMPTS)
+    return {
+        LOSS: float(np.concatenate([losses for losses, _ in gathered]).mean()),
+        **{f"eval/{name}_at_{rung}": ladder[name][rung] for name in Score._fields},
+    }
