@@ -1,7 +1,7 @@
 """Pictures: ladders, and tasks in ARC's colors."""
 
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +20,16 @@ from arc_data.task import Task
 from eval.tables import SCORE_TITLES
 
 
-def plot_ladders(ladders: Mapping[str, Mapping[str, Any]], path: Path) -> None:
-    """Both scores over attempts, votes and (where asked for) segments, a line per run, as a PNG."""
-    _ladder_figure(ladders).savefig(path, dpi=120)
+def plot_ladders(
+    ladders: Mapping[str, Mapping[str, Any]],
+    path: Path,
+    spreads: Mapping[str, Mapping[str, Any]] | None = None,
+) -> None:
+    """Both scores over attempts, votes and (where asked for) segments, a line per run, as a PNG.
+
+    ``spreads`` has (mean, standard deviation) of the rungs of attempts, drawn as bars.
+    """
+    _ladder_figure(ladders, spreads).savefig(path, dpi=120)
 
 
 def ladders_svg(ladders: Mapping[str, Mapping[str, Any]]) -> bytes:
@@ -33,7 +40,10 @@ def ladders_svg(ladders: Mapping[str, Mapping[str, Any]]) -> bytes:
     return file.getvalue()
 
 
-def _ladder_figure(ladders: Mapping[str, Mapping[str, Any]]) -> Figure:
+def _ladder_figure(
+    ladders: Mapping[str, Mapping[str, Any]],
+    spreads: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Figure:
     axes = {"attempts K, all votes": None, "votes A, at K = 2": "votes_at_2"}
     if all(ladder["segments_at_2"] for ladder in ladders.values()):
         axes["segments, at K = 2"] = "segments_at_2"
@@ -46,7 +56,8 @@ def _ladder_figure(ladders: Mapping[str, Mapping[str, Any]]) -> Figure:
             rungs = {
                 name: (ladder[key] if key else ladder)[score] for name, ladder in ladders.items()
             }
-            _plot_rungs(panel, rungs, label)
+            bars = {} if key or not spreads else {name: s[score] for name, s in spreads.items()}
+            _plot_rungs(panel, rungs, label, bars)
         row[0].set_ylabel(f"{score}, %\n({title})")
     grid[0, 0].legend()
     num_tasks = next(iter(ladders.values()))["num_scored_tasks"]
@@ -54,17 +65,67 @@ def _ladder_figure(ladders: Mapping[str, Mapping[str, Any]]) -> Figure:
     return figure
 
 
-def _plot_rungs(axes: Axes, runs: Mapping[str, Mapping[str, float | None]], label: str) -> None:
+def _plot_rungs(
+    axes: Axes,
+    runs: Mapping[str, Mapping[str, float | None]],
+    label: str,
+    bars: Mapping[str, Mapping[str, Any]],
+) -> None:
     """Percent over rungs, a line per run; rungs without a score are left out."""
     for name, fractions in runs.items():
         scored = {int(rung): 100 * f for rung, f in fractions.items() if f is not None}
-        axes.plot(list(scored), list(scored.values()), marker="o", label=name)
+        spread = bars.get(name, {})
+        errors = [100 * (spread.get(str(rung), (0, None))[1] or 0.0) for rung in scored]
+        axes.errorbar(
+            list(scored), list(scored.values()), yerr=errors, marker="o", capsize=3, label=name
+        )
     rungs = sorted({int(rung) for fractions in runs.values() for rung in fractions})
     axes.set_xscale("log", base=2)
     axes.set_xticks(rungs, labels=[str(rung) for rung in rungs])
     axes.set_xlabel(label)
     axes.set_ylim(bottom=0)
     axes.grid(alpha=0.3)
+
+
+CURVES = {
+    "train/lm_loss": "token loss",
+    "train/exact_accuracy": "exact accuracy (training)",
+    "train/grad_norm_H": "gradient norm, H",
+    "train/grad_norm_L": "gradient norm, L",
+}
+
+
+def plot_curves(metrics: Mapping[str, Sequence[Sequence[Mapping[str, float]]]], path: Path) -> None:
+    """Loss, accuracy and gradient norms over steps as a PNG: a color per arm, a line per seed."""
+    figure = Figure(figsize=(11, 7), layout="constrained")
+    FigureCanvasAgg(figure)
+    panels = figure.subplots(2, 2).reshape(-1)
+    for panel, (key, title) in zip(panels, CURVES.items(), strict=True):
+        for number, (name, seeds) in enumerate(metrics.items()):
+            for seed, rows in enumerate(seeds):
+                points = [(row["step"], row[key]) for row in rows if key in row]
+                panel.plot(
+                    [step for step, _ in points],
+                    _smooth([value for _, value in points]),
+                    color=f"C{number}",
+                    alpha=0.8,
+                    label=name if seed == 0 else None,
+                )
+        panel.set_xlabel("step")
+        panel.set_title(title)
+        panel.grid(alpha=0.3)
+        if key.startswith("train/grad"):
+            panel.set_yscale("log")
+    panels[0].legend()
+    figure.savefig(path, dpi=120)
+
+
+def _smooth(values: Sequence[float], width: int = 5) -> list[float]:
+    """Running means over up to ``width`` values."""
+    return [
+        sum(values[max(0, i - width + 1) : i + 1]) / len(values[max(0, i - width + 1) : i + 1])
+        for i in range(len(values))
+    ]
 
 
 def draw_grid_text(grid: Grid) -> Text:

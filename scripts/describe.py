@@ -4,15 +4,17 @@ python scripts/describe.py experiment=arc1 ranks=8
 python scripts/describe.py experiment=arc1 scaling=deepnorm output=json
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 
+from arc_data.batches import BatchStream
 from arc_data.canvas import VOCAB_SIZE
 from arc_data.windows import WindowedStream
 from hrm_deeploop.cost import count_flops, estimate_memory
 from hrm_deeploop.device import choose_device, choose_dtype
-from hrm_deeploop.scaling import stability_bound
+from hrm_deeploop.scaling import VisitCounts, stability_bound
 from hrm_deeploop.trainer import check_micro_batch
 from scripts import cli
 from scripts.assemble import build_network, build_stream, load_data
@@ -34,17 +36,8 @@ def describe(config: RunConfig, num_ranks: int) -> dict[str, Any]:
         for name, aligned in (("kappa_1", False), ("kappa_R", True))
     }
     stream = build_stream(config, data)
-    buckets = stream.buckets if isinstance(stream, WindowedStream) else None
-    lengths = {network.seq_len: 1.0}  # tokens of a sequence, and the share of examples that have so
-    if buckets is not None:
-        slots = zip(buckets.lengths, buckets.slots, strict=True)
-        lengths = {length: n / config.optim.global_batch_size for length, n in slots}
-    per_length = {
-        length: count_flops(model, visits, seq_len=length, vocab_size=VOCAB_SIZE)
-        for length in lengths
-    }
-    forward = sum(share * per_length[length].forward for length, share in lengths.items())
-    train = sum(share * per_length[length].train for length, share in lengths.items())
+    lengths = _lengths(config, stream)
+    forward, train = (sum(flops) for flops in zip(*_flops(config, visits, lengths), strict=True))
     rows = config.optim.global_batch_size // num_ranks
     memory = estimate_memory(
         network,
@@ -93,6 +86,38 @@ def describe(config: RunConfig, num_ranks: int) -> dict[str, Any]:
             **memory._asdict(),
             "total": memory.total,
         },
+    }
+
+
+def _lengths(config: RunConfig, stream: BatchStream | WindowedStream) -> dict[int, float]:
+    """Tokens of a sequence, and the share of the examples that have as many."""
+    if not isinstance(stream, WindowedStream):
+        return {config.data.canvas**2: 1.0}
+    buckets, batch_size = stream.buckets, config.optim.global_batch_size
+    return {n: k / batch_size for n, k in zip(buckets.lengths, buckets.slots, strict=True)}
+
+
+def _flops(
+    config: RunConfig, visits: VisitCounts, lengths: dict[int, float]
+) -> Iterator[tuple[float, float]]:
+    """Forward and training FLOPs of an example, a part for every length."""
+    for length, share in lengths.items():
+        flops = count_flops(config.model, visits, seq_len=length, vocab_size=VOCAB_SIZE)
+        yield share * flops.forward, share * flops.train
+
+
+def run_costs(config: RunConfig) -> dict[str, Any]:
+    """Steps, examples drawn, FLOPs and core parameters of a whole run."""
+    network = build_network(config, torch.device("meta"))
+    stream = build_stream(config, load_data(config))
+    steps = config.num_steps(stream.examples_per_epoch)
+    train = sum(t for _, t in _flops(config, network.visits, _lengths(config, stream)))
+    examples = steps * config.optim.global_batch_size
+    return {
+        "steps": steps,
+        "examples": examples,
+        "flops": round(train * examples),
+        "params": sum(parameter.numel() for parameter in network.parameters()),
     }
 
 

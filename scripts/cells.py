@@ -1,0 +1,160 @@
+"""Cells of a comparison: one training run each, what came of it, and where that is kept.
+
+A cell is an arm at a point of the grid with a seed. ``cell.json`` in its run directory holds its
+numbers, so that a finished cell is read and not run again.
+"""
+
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from eval.compare import flatten
+from eval.predictions import load_predictions
+from eval.score import truth_ranks
+from eval.vote import count_ballots
+from hrm_deeploop.device import Ranks
+from hrm_deeploop.finite import NonFiniteError
+from hrm_deeploop.metrics import read_metrics
+from scripts.assemble import METRICS_FILE
+from scripts.describe import run_costs
+from scripts.evaluation import Choices, Evaluation
+from scripts.run_config import RESUMABLE_KEYS, RunConfig
+from scripts.train import train
+from scripts.validation import validate_network
+
+CELL_FILE = "cell.json"
+FINAL_SHARE = 0.1  # of a run's log rows, whose mean is its final training loss
+LEARNT_BELOW = 0.5  # of the first logged loss
+
+TRAINED, DIVERGED, NOT_LEARNING = "trained", "diverged", "not learning"
+
+
+class StoppedError(Exception):
+    """A signal ended a cell; the same command goes on."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One run of a comparison."""
+
+    arm: str
+    point: Mapping[str, Any]  # keys of the grid and their values
+    config: RunConfig
+
+    @property
+    def directory(self) -> Path:
+        return Path(self.config.run_dir)
+
+    @property
+    def title(self) -> str:
+        return f"{self.arm} {self.directory.name}"
+
+
+def cell_name(point: Mapping[str, Any], seed: int) -> str:
+    """``lr0.001-seed0``: the last part of each key of the grid, its value, and the seed."""
+    parts = [f"{key.rpartition('.')[2]}{value}" for key, value in point.items()]
+    return "-".join([*parts, f"seed{seed}"])
+
+
+def run_cell(cell: Cell, ranks: Ranks, *, test: bool) -> dict[str, Any]:
+    """Train and validate a cell, and evaluate it with ``test``; what is on disk is not done again.
+
+    Raises:
+        StoppedError: if a signal came.
+    """
+    found = read_cell(cell)
+    if found is not None and (found["test"] is not None or not test or found["failure"]):
+        return found
+    result: dict[str, Any] = {
+        "arm": cell.arm,
+        "point": dict(cell.point),
+        "seed": cell.config.seed,
+        "key": _key(cell.config),
+        "run_dir": cell.config.run_dir,
+        **run_costs(cell.config),
+        "validation": None,
+        "test": None,
+        "failure": None,
+    }
+    try:
+        checkpoint, stopped_by = train(cell.config, ranks, title=f"train {cell.title}")
+    except NonFiniteError as error:
+        print(f"{cell.title}: {error}", file=sys.stderr)
+        return _write(cell, {**result, **_training(cell, result["steps"]), "failure": str(error)})
+    if stopped_by is not None:
+        raise StoppedError(stopped_by)
+    result.update(_training(cell, result["steps"]))
+    evaluation = Evaluation(cell.config, checkpoint, ranks, Choices())
+    if cell.config.data.validation:
+        network, lookup = evaluation.load()
+        result["validation"] = validate_network(
+            network, lookup, evaluation.data, cell.config, ranks
+        )
+    if test:
+        stopped_by = evaluation.predict(f"predict {cell.title}")
+        if stopped_by is not None:
+            raise StoppedError(stopped_by)
+        ladder = evaluation.results(None, cell.title)
+        ballots = count_ballots(load_predictions(evaluation.path))
+        result["test"] = {
+            "directory": str(evaluation.directory),
+            "ladder": ladder,
+            "truth_ranks": truth_ranks(ballots, ballots.rank()),
+        }
+    return _write(cell, result)
+
+
+def read_cell(cell: Cell) -> dict[str, Any] | None:
+    """What is known of a cell; None if nothing is, or if it was another configuration's."""
+    path = cell.directory / CELL_FILE
+    if not path.is_file():
+        return None
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) and found.get("key") == _key(cell.config) else None
+
+
+def _write(cell: Cell, result: dict[str, Any]) -> dict[str, Any]:
+    cell.directory.mkdir(parents=True, exist_ok=True)
+    path = cell.directory / CELL_FILE
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(json.dumps(result) + "\n", encoding="utf-8")
+    partial.rename(path)
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def _key(config: RunConfig) -> str:
+    """What decides the numbers of a cell."""
+    values = flatten(config.model_dump(mode="json"))
+    kept = {key: value for key, value in values.items() if key not in RESUMABLE_KEYS}
+    kept["evaluation.votes"] = config.evaluation.votes
+    return sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()
+
+
+def _training(cell: Cell, steps: int) -> dict[str, Any]:
+    """Losses and time of a cell's training, from its log."""
+    rows = read_metrics(cell.directory / METRICS_FILE)
+    losses = [row["train/lm_loss"] for row in rows if "train/lm_loss" in row]
+    seconds = sum(row.get("seconds/step", 0.0) + row.get("seconds/data", 0.0) for row in rows)
+    if not losses:
+        return {"status": DIVERGED, "train_loss": None, "seconds": seconds}
+    last = losses[-max(1, round(FINAL_SHARE * len(losses))) :]
+    final = sum(last) / len(last)
+    finished = rows[-1]["step"] >= steps
+    status = TRAINED if final < LEARNT_BELOW * losses[0] else NOT_LEARNING
+    return {
+        "status": status if finished else DIVERGED,
+        "train_loss": final,
+        "first_train_loss": losses[0],
+        "seconds": seconds,
+    }

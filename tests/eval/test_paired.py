@@ -1,0 +1,50 @@
+"""Paired differences: values by hand, and intervals that cover what they should."""
+
+import numpy as np
+import pytest
+
+from eval.paired import compare_ranks, mean_and_spread, paired_difference, task_values
+
+
+def test_a_tasks_value_is_its_score_averaged_over_seeds():
+    seeds = [{"a": (1, 3), "b": (2,)}, {"a": (2, 2), "b": (None,)}]
+    np.testing.assert_allclose(task_values(seeds, 2, "all_tests"), [0.5, 0.5])
+    np.testing.assert_allclose(task_values(seeds, 2, "arc_prize"), [0.75, 0.5])
+    np.testing.assert_allclose(task_values(seeds, 4, "all_tests"), [1.0, 0.5])
+
+
+def test_the_difference_is_counted_by_task():
+    found = paired_difference(np.array([1.0, 1.0, 0.0, 0.5]), np.array([0.0, 1.0, 1.0, 0.0]))
+    assert (found.mean, found.won, found.lost) == (0.125, 2, 1)
+    assert found.low < 0.125 < found.high
+    same = paired_difference(np.ones(5), np.ones(5))
+    assert same == (0.0, 0.0, 0.0, 0, 0)
+
+
+def test_an_interval_covers_the_true_difference_as_often_as_it_says():
+    rng = np.random.default_rng(0)
+    covered = 0
+    for _ in range(200):
+        baseline = rng.random(60) < 0.4
+        arm = np.where(rng.random(60) < 0.3, rng.random(60) < 0.7, baseline)  # 0.3 * (0.7 - 0.4)
+        found = paired_difference(arm.astype(float), baseline.astype(float))
+        covered += found.low <= 0.09 <= found.high
+    assert 0.90 <= covered / 200 <= 0.98
+
+
+def test_the_interval_is_a_function_of_the_values():
+    arm, baseline = np.array([1.0, 0.0, 1.0]), np.array([0.0, 0.0, 1.0])
+    assert paired_difference(arm, baseline) == paired_difference(arm, baseline)
+
+
+def test_every_rung_of_both_scores_is_compared():
+    arm, baseline = [{"a": (1,), "b": (4,)}], [{"a": (4,), "b": (4,)}]
+    found = compare_ranks(arm, baseline, [1, 4])
+    assert found["all_tests"]["1"].mean == 0.5
+    assert found["arc_prize"]["4"].mean == 0.0
+
+
+def test_mean_and_spread_over_seeds():
+    found = mean_and_spread([{"1": 0.25, "2": None}, {"1": 0.75, "2": None}])
+    assert found == {"1": (0.5, pytest.approx(np.std([0.25, 0.75], ddof=1))), "2": (None, None)}
+    assert mean_and_spread([{"1": 0.25}]) == {"1": (0.25, None)}

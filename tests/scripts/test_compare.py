@@ -1,0 +1,129 @@
+"""Comparisons: arms, seeds and a grid, shared by processes, continued, and told honestly."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from scripts.cells import cell_name
+from scripts.compare import parse_share
+
+ROOT = Path(__file__).parents[2]
+
+
+def command(*overrides):
+    script = str(ROOT / "scripts" / "compare.py")
+    return [sys.executable, script, "experiment=smoke", "total_steps=4", *overrides]
+
+
+def run(*overrides):
+    return subprocess.run(command(*overrides), capture_output=True, text=True, timeout=300)
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory):
+    """Two arms, two points of a grid, two seeds."""
+    run_dir = tmp_path_factory.mktemp("compare") / "cmp"
+    options = ["data.validation=0.5", "grid={optim.lr:[1e-3,5e-4]}", "seeds=[0,1]"]
+    options += [f"run_dir={run_dir}", "output=json"]
+    result = run(*options)
+    assert result.returncode == 0, result.stderr
+    return run_dir, options, json.loads(result.stdout)
+
+
+def test_a_comparison_states_its_arms_its_choice_and_its_difference(compared):
+    run_dir, _, printed = compared
+    comparison = json.loads((run_dir / "comparison.json").read_text())
+    assert comparison == printed
+    assert list(comparison["arms"]) == ["vanilla", "deeploop"]
+    assert len(comparison["grid"]) == 4
+    for name, arm in comparison["arms"].items():
+        losses = {
+            cell["name"]: cell["validation_loss"]
+            for cell in comparison["grid"]
+            if cell["arm"] == name
+        }
+        assert len(losses) == 2
+        assert all(loss > 0 for loss in losses.values())
+        assert arm["seeds"] == [0, 1]
+        assert (arm["steps"], arm["examples"]) == (4, 32)
+        for score in ("all_tests", "arc_prize"):
+            assert set(arm["ladder"][score]) == {"1", "2", "4", "8", "16"}
+    assert comparison["arms"]["vanilla"]["difference"] is None
+    differences = comparison["arms"]["deeploop"]["difference"]["all_tests"]["2"]
+    assert set(differences) == {"mean", "low", "high", "won", "lost"}
+    assert set(comparison["config_difference"]) <= {"scaling.rule", "optim.lr"}
+    written = {path.name for path in run_dir.iterdir() if path.is_file()}
+    assert written == {
+        *("comparison.json", "comparison.md", "comparison.html", "ladder.png", "curves.png")
+    }
+    html = (run_dir / "comparison.html").read_text()
+    assert "validation loss by point of the grid" in html
+    assert html.count("data:image/png;base64,") == 2
+
+
+def test_finished_cells_are_read_and_not_run_again(compared):
+    run_dir, options, printed = compared
+    before = {path: path.stat().st_mtime_ns for path in run_dir.rglob("cell.json")}
+    assert len(before) == 2 * 2 + 2
+    again = run(*options)
+    assert again.returncode == 0, again.stderr
+    assert json.loads(again.stdout) == printed
+    assert {path: path.stat().st_mtime_ns for path in run_dir.rglob("cell.json")} == before
+
+
+def test_two_processes_share_the_cells(compared, tmp_path):
+    _, options, printed = compared
+    own = [option for option in options if not option.startswith("run_dir=")]
+    own.append(f"run_dir={tmp_path / 'cmp'}")
+    pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    processes = [subprocess.Popen(command(*own, f"share={i}/2"), **pipes) for i in range(2)]
+    outputs = [process.communicate(timeout=300) for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], outputs
+    shared = json.loads(outputs[0][0])
+    assert outputs[1][0] == ""
+    for name, arm in printed["arms"].items():
+        assert shared["arms"][name]["train_loss"] == arm["train_loss"]
+        assert shared["arms"][name]["ladder"] == arm["ladder"]
+
+
+def test_an_equal_budget_of_flops_gives_the_deeper_arm_fewer_steps(tmp_path):
+    deeper = "+arms.deeper={scaling:deeploop,model.L_cycles:4}"
+    result = run(f"run_dir={tmp_path}", deeper, "budget=flops", "total_steps=12", "output=json")
+    assert result.returncode == 0, result.stderr
+    arms = json.loads(result.stdout)["arms"]
+    assert arms["deeper"]["steps"] < 12 == arms["vanilla"]["steps"] == arms["deeploop"]["steps"]
+    assert arms["deeper"]["flops"] == pytest.approx(arms["vanilla"]["flops"], rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["grid={optim.lr:[1e-3]}"], "choosing a point needs data.validation above 0"),
+        (["share=2/2"], "share=2/2: allowed are 0/2 to 1/2"),
+        (["share=x"], "share=x: string should match pattern"),
+        (["seeds=[]"], "seeds=[]"),
+        (["budget=money"], "budget=money: input should be 'steps', 'examples' or 'flops'"),
+        (["+arms.a={seed:1}"], "arms.a: seed given"),
+        (
+            ["+arms.a={optim.lr:1}", "grid={optim.lr:[1]}", "data.validation=0.5"],
+            "arms.a and grid both set optim.lr",
+        ),
+    ],
+)
+def test_a_mistake_is_one_line(overrides, message, tmp_path):
+    result = run(f"run_dir={tmp_path / 'cmp'}", *overrides)
+    assert result.returncode == 2
+    assert message in result.stderr.splitlines()[-1]
+    assert not (tmp_path / "cmp").exists()
+
+
+def test_names_of_cells_and_shares(monkeypatch):
+    assert cell_name({"optim.lr": 0.001, "model.L_cycles": 6}, 2) == "lr0.001-L_cycles6-seed2"
+    assert cell_name({}, 0) == "seed0"
+    assert parse_share("1/3") == (1, 3)
+    monkeypatch.setenv("RANK", "2")
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    assert parse_share(None) == (2, 4)
