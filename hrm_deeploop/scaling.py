@@ -135,18 +135,24 @@ class StabilityBound(NamedTuple):
 
 
 def stability_bound(
-    scaling: ModuleScaling, visits: VisitCounts, *, H_layers: int, L_layers: int, aligned: bool
+    scaling: ModuleScaling,
+    visits: VisitCounts,
+    *,
+    H_layers: int,
+    L_layers: int,
+    kappa_H: float | int,
+    kappa_L: float | int,
 ) -> StabilityBound:
     """J R_g kappa (beta / alpha)^2 of each module, J = 2 K sublayers [1, eq. 20].
 
-    ``aligned`` takes kappa = R_g, its largest value (all visits push the same way); otherwise
-    kappa = 1 (visits are unrelated, as in a stack without weight sharing).
+    kappa is 1 if visits are unrelated (as in a stack without weight sharing), R_g at most, if all
+    push the same way; ``alignment.py`` measures it.
     """
 
-    def term(gains: ResidualScaling, layers: int, rounds: int) -> float:
-        kappa = rounds if aligned else 1
+    def term(gains: ResidualScaling, layers: int, rounds: int, kappa: float | int) -> float:
         return SUBLAYERS_PER_BLOCK * layers * rounds * kappa * (gains.beta / gains.alpha) ** 2
 
     return StabilityBound(
-        H=term(scaling.H, H_layers, visits.R_g_H), L=term(scaling.L, L_layers, visits.R_g_L)
+        H=term(scaling.H, H_layers, visits.R_g_H, kappa_H),
+        L=term(scaling.L, L_layers, visits.R_g_L, kappa_L),
     )

@@ -29,11 +29,17 @@ def describe(config: RunConfig, num_ranks: int) -> dict[str, Any]:
     visits, scaling, model = network.visits, network.scaling, config.model
     num_core = sum(parameter.numel() for parameter in network.parameters())
     num_table = len(data.puzzles) * model.puzzle_emb_ndim
+    kappas = {"kappa_1": (1.0, 1.0), "kappa_R": (visits.R_g_H, visits.R_g_L)}
     bounds = {
         name: stability_bound(
-            scaling, visits, H_layers=model.H_layers, L_layers=model.L_layers, aligned=aligned
+            scaling,
+            visits,
+            H_layers=model.H_layers,
+            L_layers=model.L_layers,
+            kappa_H=kappa_H,
+            kappa_L=kappa_L,
         )
-        for name, aligned in (("kappa_1", False), ("kappa_R", True))
+        for name, (kappa_H, kappa_L) in kappas.items()
     }
     stream = build_stream(config, data)
     lengths = _lengths(config, stream)

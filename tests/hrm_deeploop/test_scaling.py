@@ -70,7 +70,7 @@ def test_the_bound_of_deepnorm_without_sharing_is_one_half():
     """M (beta / alpha)^2 = 2 N / (4 N), the value DeepNorm's constants were chosen for."""
     visits = count_visits(H_layers=3, L_layers=5, H_cycles=1, L_cycles=1, gradient="last_cycle")
     scaling = module_scaling(RULES["deepnorm"], visits)
-    bound = stability_bound(scaling, visits, H_layers=3, L_layers=5, aligned=False)
+    bound = stability_bound(scaling, visits, H_layers=3, L_layers=5, kappa_H=1, kappa_L=1)
     assert bound.total == pytest.approx(0.5)
 
 
@@ -78,8 +78,8 @@ def test_the_bound_of_vanilla_hrm_counts_its_visits():
     visits = count_visits(**HRM_SHAPE, gradient="last_cycle")
     scaling = module_scaling(RULES["vanilla"], visits)
     free, aligned = (
-        stability_bound(scaling, visits, H_layers=4, L_layers=4, aligned=aligned)
-        for aligned in (False, True)
+        stability_bound(scaling, visits, H_layers=4, L_layers=4, kappa_H=kappa_H, kappa_L=kappa_L)
+        for kappa_H, kappa_L in ((1, 1), (visits.R_g_H, visits.R_g_L))
     )
     assert (free.H, free.L, free.total) == (8, 16, 24)
     assert (aligned.H, aligned.L) == (8, 32)  # H is visited once and can't align
@@ -93,7 +93,12 @@ def test_the_exponent_one_half_bounds_the_aligned_loop_at_any_depth():
             H_layers=2, L_layers=2, H_cycles=2, L_cycles=L_cycles, gradient="last_cycle"
         )
         return stability_bound(
-            module_scaling(RULES[rule], visits), visits, H_layers=2, L_layers=2, aligned=True
+            module_scaling(RULES[rule], visits),
+            visits,
+            H_layers=2,
+            L_layers=2,
+            kappa_H=visits.R_g_H,
+            kappa_L=visits.R_g_L,
         ).total
 
     assert aligned_bound("deeploop", 1000) < 1 / (8 * 2) + 1e-3

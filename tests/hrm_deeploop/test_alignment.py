@@ -1,0 +1,126 @@
+"""Alignment: visits' gradients add up to the ordinary one, and kappa keeps its bounds."""
+
+import pytest
+import torch
+
+from hrm_deeploop.alignment import (
+    _in_float32,
+    _response,
+    _Segment,
+    fit_exponent,
+    measure_alignment,
+    residual_matrices,
+)
+from hrm_deeploop.halting import Batch
+from hrm_deeploop.losses import correctness, segment_loss
+from hrm_deeploop.model import HRM
+
+
+@pytest.fixture
+def setting(make_network, make_batch):
+    def make(**options):
+        network = make_network(attention="matmul", **options)
+        network.q_head.weight.data.normal_(generator=torch.Generator().manual_seed(1))
+        batch = Batch(*make_batch())
+        vectors = torch.randn(4, 16, generator=torch.Generator().manual_seed(2))
+        with torch.no_grad():  # a state on the way, not the first
+            state = network(network.initial_state(4), batch.inputs, vectors).state
+        return network, batch, vectors, state
+
+    return make
+
+
+@pytest.mark.parametrize("gradient", ["last_cycle", "last_update", "full"])
+def test_gradients_of_the_visits_add_up_to_the_ordinary_gradient(setting, gradient):
+    network, batch, vectors, state = setting(gradient=gradient, L_cycles=3, H_layers=2)
+    with _in_float32(network):
+        copies = _Segment(network, batch, vectors, state).visit_gradients()
+    rounds = {"H": network.visits.R_g_H, "L": network.visits.R_g_L}
+    assert {name: len(visits) for name, visits in copies.items()} == rounds
+    out = network(state, batch.inputs, vectors)
+    exact = correctness(out.logits, batch.labels).exact
+    (segment_loss(out.logits, batch.labels, exact, out.q_halt).total / 4).backward()
+    for name, visits in copies.items():
+        for key, parameter in getattr(network, name).named_parameters():
+            total = torch.stack([visit.gradients[key] for visit in visits]).sum(0)
+            torch.testing.assert_close(total, parameter.grad, rtol=1e-4, atol=1e-6)
+
+
+def test_responses_are_what_a_small_step_does_to_the_logits(setting):
+    """All visits moved along the gradient: the sum of U is the derivative by finite differences."""
+    network, batch, vectors, state = setting(L_cycles=2, dtype=torch.float64, gradient="full")
+    network.double()
+    segment = _Segment(network, batch, vectors.double(), state)
+    segment.puzzle_vectors, segment.state = (
+        vectors.double(),
+        type(state)(*(z.double() for z in state)),
+    )
+
+    with _in_float32(network):
+        copies = segment.visit_gradients()
+        matrices = residual_matrices(network.L)["0.mlp"]
+        total = {
+            key: torch.stack([visit.gradients[key] for visit in copies["L"]]).sum(0)
+            for key in matrices
+        }
+        norm = torch.stack([part.norm() for part in total.values()]).norm()
+        direction = {key: part / norm for key, part in total.items()}
+        summed = sum(
+            _response(segment, copies, "L", r, matrices, direction) for r in range(len(copies["L"]))
+        )
+        logits = []
+        for step in (1e-5, -1e-5):
+            for key, part in direction.items():
+                network.L.get_parameter(key).data += step * part
+            with torch.no_grad():
+                out = network(segment.state, batch.inputs, segment.puzzle_vectors)
+            logits.append(out.logits[batch.labels != 0].reshape(-1))
+            for key, part in direction.items():
+                network.L.get_parameter(key).data -= step * part
+    torch.testing.assert_close(summed, (logits[0] - logits[1]) / 2e-5, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("gradient", ["last_cycle", "full"])
+def test_kappa_is_between_0_and_the_rounds_and_at_most_1_with_one(setting, gradient):
+    network, *rest = setting(gradient=gradient, L_cycles=3)
+    before = {name: p.clone() for name, p in network.named_parameters()}
+    found = measure_alignment(network, *rest)
+    assert found["L"].rounds == network.visits.R_g_L
+    assert found["H"].rounds == network.visits.R_g_H
+    for module in found.values():
+        assert 0 < module.kappa <= module.rounds + 1e-6
+        assert module.kappa == max(sublayer.kappa for sublayer in module.sublayers)
+        for sublayer in module.sublayers:
+            assert 0 < sublayer.gradient <= 1 + 1e-6
+            assert 0 < sublayer.response <= 1 + 1e-6
+    if gradient == "last_cycle":
+        assert found["H"].kappa <= 1 + 1e-6
+        assert all(sublayer.gradient == pytest.approx(1) for sublayer in found["H"].sublayers)
+    for name, parameter in network.named_parameters():  # nothing was changed
+        assert torch.equal(parameter, before[name])
+        assert parameter.requires_grad
+    assert network.dtype == torch.float32
+
+
+def test_the_exponent_is_the_slope_in_logarithms():
+    gamma, threshold = fit_exponent([1, 2, 4, 8], [3 * r**0.3 for r in (1, 2, 4, 8)])
+    assert gamma == pytest.approx(0.3)
+    assert threshold == pytest.approx(1.3 / 4)
+    with pytest.raises(ValueError, match="two numbers of rounds"):
+        fit_exponent([2, 2], [1.0, 1.1])
+
+
+def test_beta_and_alignment_agree_on_what_a_residual_branch_is(make_network):
+    """The rows that alignment moves are exactly those that change between scaling rules."""
+    plain, scaled = (make_network(rule=rule) for rule in ("vanilla", "deeploop"))
+    assert isinstance(plain, HRM)
+    for name in ("H", "L"):
+        named = {}
+        for matrices in residual_matrices(getattr(plain, name)).values():
+            named |= matrices
+        for key, parameter in getattr(plain, name).named_parameters():
+            changed = (parameter != getattr(scaled, name).get_parameter(key)).any(dim=1)
+            expected = torch.zeros(len(parameter), dtype=torch.bool)
+            if key in named:
+                expected[named[key]] = True
+            assert torch.equal(changed, expected), key
