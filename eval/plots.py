@@ -120,6 +120,33 @@ def plot_curves(metrics: Mapping[str, Sequence[Sequence[Mapping[str, float]]]], 
     figure.savefig(path, dpi=120)
 
 
+def plot_sweep(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Share of seeds that train, and their loss, over exponents, a line per depth, as a PNG."""
+    figure = Figure(figsize=(10, 4.5), layout="constrained")
+    FigureCanvasAgg(figure)
+    left, right = figure.subplots(1, 2)
+    for number, depth in enumerate(dict.fromkeys(row["L_cycles"] for row in rows)):
+        own = [row for row in rows if row["L_cycles"] == depth]
+        style = dict(color=f"C{number}", marker="o", label=f"L_cycles {depth}")
+        left.plot([row["p"] for row in own], [row["share_trained"] for row in own], **style)
+        trained = [row for row in own if row["train_loss"]]
+        means = [sum(row["train_loss"]) / len(row["train_loss"]) for row in trained]
+        right.plot([row["p"] for row in trained], means, **style)
+        for row in trained:
+            right.plot(
+                [row["p"]] * len(row["train_loss"]), row["train_loss"], ".", color=f"C{number}"
+            )
+    left.set_ylabel("share of seeds that train")
+    left.set_ylim(-0.05, 1.05)
+    right.set_ylabel("training loss at the end")
+    for panel in (left, right):
+        panel.set_xlabel("exponent p")
+        panel.grid(alpha=0.3)
+    left.legend()
+    figure.suptitle("Where training is stable")
+    figure.savefig(path, dpi=120)
+
+
 def _smooth(values: Sequence[float], width: int = 5) -> list[float]:
     """Running means over up to ``width`` values."""
     return [

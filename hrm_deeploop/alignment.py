@@ -28,9 +28,10 @@ from torch.func import functional_call, jvp
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from hrm_deeploop.block import Stack
-from hrm_deeploop.halting import Batch
+from hrm_deeploop.halting import Batch, Carry
 from hrm_deeploop.losses import PAD, correctness, segment_loss
 from hrm_deeploop.model import HRM, Embedded
+from hrm_deeploop.puzzle_embedding import PuzzleEmbedding
 from hrm_deeploop.recurrence import LatentState, run_cycles
 
 Parameters = dict[str, Tensor]
@@ -72,6 +73,28 @@ def measure_alignment(
     with _in_float32(network), sdpa_kernel(SDPBackend.MATH):
         copies = segment.visit_gradients()
         return {name: _align_module(segment, copies, name) for name in MODULES}
+
+
+def align_carry(
+    network: HRM, puzzle_embedding: PuzzleEmbedding, carry: Carry, rows: int
+) -> dict[str, float]:
+    """kappa and gradient alignment during training, to log: of up to ``rows`` rows that go on.
+
+    Where every row has halted, they start anew.
+    """
+    going_on = torch.nonzero(~carry.halted)[:rows, 0]
+    first = torch.arange(min(rows, len(carry.halted)), device=carry.halted.device)
+    chosen = going_on if len(going_on) else first
+    batch = carry.batch.map(lambda tensor: tensor[chosen])
+    state = LatentState(*(z[chosen] for z in carry.state))
+    if not len(going_on):
+        state = network.initial_state(*batch.inputs.shape)
+    found = measure_alignment(network, batch, puzzle_embedding.lookup(batch.puzzle_ids), state)
+    return {
+        f"alignment/{name}_{module}": getattr(one, name)
+        for module, one in found.items()
+        for name in ("kappa", "gradient")
+    }
 
 
 def residual_matrices(stack: Stack) -> dict[str, dict[str, slice]]:

@@ -54,6 +54,8 @@ def fit(
     save: Callable[[], None],
     eval_interval: int | None = None,
     evaluate: Callable[[], dict[str, float]] | None = None,
+    measure_every: int | None = None,
+    measure: Callable[[], dict[str, float]] | None = None,
     title: str,
 ) -> int | None:
     """Train until step ``until``: log, evaluate and save on the way, save at the end.
@@ -64,6 +66,7 @@ def fit(
         save: writes a checkpoint; called on every rank.
         evaluate: every ``eval_interval`` steps and at the end of the schedule; returns what to log,
             and is called before the step's checkpoint is written.
+        measure: every ``measure_every`` steps; called on the main rank, returns what to log.
         title: what the progress bar calls the run.
 
     Returns:
@@ -94,6 +97,10 @@ def fit(
                 if log is not None:
                     log.write(row)
                 bar.set_postfix(_shown(row), refresh=False)
+            if measure is not None and measure_every and step % measure_every == 0 and log:
+                with clock.measure("alignment"):
+                    found = measure()
+                log.write({"step": step, **found, "seconds/alignment": clock.take("alignment")})
             due = eval_interval is not None and (step % eval_interval == 0 or is_end)
             if evaluate is not None and due:
                 with clock.measure("eval"):

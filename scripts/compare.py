@@ -94,8 +94,17 @@ class Comparison:
         ValueError: if the arms differ in what none of them declares.
     """
 
-    def __init__(self, options: CompareOptions, overrides: list[str]) -> None:
+    def __init__(
+        self,
+        options: CompareOptions,
+        overrides: list[str],
+        *,
+        config_name: str = "compare",
+        own_keys: Sequence[str] = OWN_KEYS,
+    ) -> None:
         self.options = options
+        self._config_name = config_name
+        self._own_keys = own_keys
         self.run_dir = Path(options.run_dir)
         self._overrides = overrides
         check_arms(options.arms, options.grid)
@@ -133,8 +142,8 @@ class Comparison:
         own = {**self.options.arms[arm], **point, "seed": seed}
         own |= {} if steps is None else {"total_steps": steps}
         changes = [f"{key}={json.dumps(value)}" for key, value in own.items()]
-        values = cli.compose_config("compare", [*self._overrides, *changes])
-        for key in ("output", *OWN_KEYS):
+        values = cli.compose_config(self._config_name, [*self._overrides, *changes])
+        for key in ("output", *self._own_keys):
             values.pop(key, None)
         place = {"run_dir": str(self.run_dir / arm / cell_name(point, seed)), "resume": "auto"}
         return Cell(arm=arm, point=point, config=validate(RunConfig, {**values, **place}))

@@ -29,6 +29,13 @@ class EvaluationConfig(StrictConfig):
     batch_size: int = Field(ge=1)
 
 
+class AlignmentConfig(StrictConfig):
+    """Visit alignment during training (see hrm_deeploop/alignment.py)."""
+
+    every: int | None = Field(ge=1)  # measure every so many steps; null: never
+    rows: int = Field(ge=1)  # of the batch
+
+
 class RunConfig(StrictConfig):
     """One training run; every key is in ``configs/train.yaml``."""
 
@@ -39,6 +46,7 @@ class RunConfig(StrictConfig):
     window: Window
     optim: OptimConfig
     evaluation: EvaluationConfig
+    alignment: AlignmentConfig
     seed: int = Field(ge=0, lt=2**63)
     epochs: int = Field(ge=1, le=10**9)
     total_steps: int | None = Field(ge=1, le=10**9)  # overrides epochs
@@ -89,7 +97,7 @@ RESUMABLE_KEYS = frozenset(
         *("run_dir", "resume", "stop_after", "checkpoint_every", "logger", "device"),
         *("keep_last", "keep_every", "new_puzzles", "micro_batch_size", "compile"),
         *("evaluation.votes", "evaluation.attempts", "evaluation.batch_size"),
-        *("evaluation.validation_votes", "eval_interval"),
+        *("evaluation.validation_votes", "eval_interval", "alignment.every", "alignment.rows"),
     )
 )
 

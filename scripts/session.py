@@ -5,6 +5,7 @@ from pathlib import Path
 
 import torch
 
+from hrm_deeploop.alignment import align_carry
 from hrm_deeploop.checkpoint import (
     DamagedCheckpointError,
     load_into,
@@ -122,3 +123,11 @@ class Session:
         trainer = self.trainer
         lookup = trainer.puzzle_embedding.lookup
         return validate_network(trainer.eval_network, lookup, self.data, self.config, self.ranks)
+
+    def measure_alignment(self) -> dict[str, float]:
+        """kappa of both modules on this rank's rows."""
+        trainer = self.trainer
+        assert trainer.carry is not None
+        return align_carry(
+            trainer.network, trainer.puzzle_embedding, trainer.carry[0], self.config.alignment.rows
+        )

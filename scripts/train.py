@@ -58,6 +58,8 @@ def train(config: RunConfig, ranks: Ranks, title: str) -> Trained:
             save=session.save,
             eval_interval=config.eval_interval,
             evaluate=session.validate if config.eval_interval else None,
+            measure_every=config.alignment.every,
+            measure=session.measure_alignment,
             title=title,
         )
     return Trained(step_directory(run_dir / CHECKPOINTS, trainer.step), stopped_by)

@@ -1,0 +1,174 @@
+"""Visit alignment kappa of checkpoints, on training batches, and the exponent that it predicts.
+
+python scripts/alignment.py run=runs/arc1-mini-deeploop-seed0
+python scripts/alignment.py run=runs/arc1-mini-deeploop-seed0 checkpoint=all
+python scripts/alignment.py run=[runs/L2,runs/L4,runs/L8]     # gamma over L_cycles, and p*
+
+kappa = 1: the visits of a shared sublayer are unrelated; kappa = R: all push the same way. Over
+runs of several depths kappa_L ~ R^gamma, and eq. 20 stays bounded for p >= p* = (1 + gamma) / 4.
+"""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import torch
+from pydantic import Field
+from tqdm import tqdm
+
+from hrm_deeploop.alignment import MODULES, ModuleAlignment, fit_exponent, measure_alignment
+from hrm_deeploop.checkpoint import list_checkpoints, load_into
+from hrm_deeploop.config import StrictConfig
+from hrm_deeploop.device import DeviceName, choose_device
+from hrm_deeploop.halting import Batch
+from hrm_deeploop.scaling import stability_bound
+from scripts import cli
+from scripts.assemble import (
+    CHECKPOINTS,
+    build_network,
+    build_stream,
+    build_table,
+    find_checkpoint,
+    load_data,
+    load_table,
+)
+from scripts.evaluation import Count
+from scripts.run_config import RunConfig, load_config, to_yaml, validate
+
+
+class AlignmentOptions(StrictConfig):
+    """Keys of ``configs/alignment.yaml``."""
+
+    run: Annotated[tuple[str, ...], Field(strict=False, min_length=1)]
+    checkpoint: int | str
+    rows: Count
+    batches: Count
+    segment: Count
+    device: DeviceName
+    out: str | None
+
+
+def measure_checkpoint(
+    config: RunConfig, checkpoint: Path, options: AlignmentOptions
+) -> dict[str, Any]:
+    """kappa of both modules at a checkpoint: means over batches, and the bound that it gives."""
+    max_steps = config.model.halt_max_steps
+    if options.segment > max_steps:
+        raise ValueError(
+            f"segment={options.segment}: allowed are 1 to {max_steps}, the run's "
+            "model.halt_max_steps"
+        )
+    device = choose_device(options.device)
+    data = load_data(config, checkpoint)
+    optim = config.optim.model_copy(update={"global_batch_size": options.rows})
+    stream = build_stream(config.model_copy(update={"optim": optim, "window": "full"}), data)
+    network = build_network(config, device, torch.float32)
+    load_into(network, checkpoint, "ema" if config.optim.ema_rate else "model")
+    table = build_table(config, data.puzzles, device)
+    load_table(table, data, checkpoint)
+    found: list[dict[Any, ModuleAlignment]] = []
+    for number in tqdm(range(options.batches), desc=f"align {checkpoint.name}", unit="batch"):
+        (part,) = stream.batches(number)
+        batch = Batch(
+            inputs=torch.from_numpy(part.inputs).long(),
+            labels=torch.from_numpy(part.labels).long(),
+            puzzle_ids=torch.from_numpy(part.puzzle_ids),
+        ).to(device)
+        with torch.no_grad():
+            vectors = table.lookup(batch.puzzle_ids)
+            state = network.initial_state(*batch.inputs.shape)
+            for _ in range(options.segment - 1):
+                state = network(state, batch.inputs, vectors).state
+        found.append(measure_alignment(network, batch, vectors, state))
+    kappa = {m: float(np.mean([one[m].kappa for one in found])) for m in MODULES}
+    bound = stability_bound(
+        network.scaling,
+        network.visits,
+        H_layers=config.model.H_layers,
+        L_layers=config.model.L_layers,
+        kappa_H=kappa["H"],
+        kappa_L=kappa["L"],
+    )
+    return {
+        "run": config.run_dir,
+        "checkpoint": checkpoint.name,
+        "rule": config.scaling.rule,
+        "L_cycles": config.model.L_cycles,
+        **{f"rounds_{m}": found[0][m].rounds for m in MODULES},
+        **{f"kappa_{m}": kappa[m] for m in MODULES},
+        **{f"kappa_{m}_sd": float(np.std([one[m].kappa for one in found])) for m in MODULES},
+        **{f"gradient_{m}": float(np.mean([one[m].gradient for one in found])) for m in MODULES},
+        "bound": {"H": bound.H, "L": bound.L, "total": bound.total},
+        "sublayers": {
+            m: {
+                sublayer.name: {
+                    name: float(np.mean([getattr(one[m].sublayers[i], name) for one in found]))
+                    for name in ("kappa", "gradient", "response")
+                }
+                for i, sublayer in enumerate(found[0][m].sublayers)
+            }
+            for m in MODULES
+        },
+    }
+
+
+def format_rows(rows: list[dict[str, Any]]) -> str:
+    """A line per checkpoint, then its sublayers where there is one checkpoint alone."""
+    lines = [
+        f"{'run':40} {'checkpoint':14} {'R_H':>4} {'kappa_H':>14} {'R_L':>4} {'kappa_L':>14} "
+        f"{'|sumG|/sum|G| H, L':>19} {'eq. 20':>8}"
+    ]
+    for row in rows:
+        kappas = {m: f"{row[f'kappa_{m}']:.3f} ±{row[f'kappa_{m}_sd']:.3f}" for m in MODULES}
+        run = "/".join(Path(row["run"]).parts[-2:])
+        lines.append(
+            f"{run:40} {row['checkpoint']:14} {row['rounds_H']:>4} "
+            f"{kappas['H']:>14} {row['rounds_L']:>4} {kappas['L']:>14} "
+            f"{row['gradient_H']:>11.3f}, {row['gradient_L']:.3f} {row['bound']['total']:>8.4f}"
+        )
+    if len(rows) == 1:
+        lines += ["", f"{'sublayer':16} {'kappa':>8} {'|sumG|/sum|G|':>14} {'|sumU|/sum|U|':>14}"]
+        lines += [
+            f"{m + ' ' + name:16} {values['kappa']:8.3f} {values['gradient']:14.3f} "
+            f"{values['response']:14.3f}"
+            for m in MODULES
+            for name, values in rows[0]["sublayers"][m].items()
+        ]
+    return "\n".join(lines)
+
+
+def main(overrides: list[str]) -> dict[str, Any]:
+    values = cli.compose_config("alignment", overrides)
+    output = cli.take_output(values)
+    if isinstance(values["run"], str):
+        values["run"] = [values["run"]]
+    options: AlignmentOptions = validate(AlignmentOptions, values)
+    cli.show_config(to_yaml(options))
+    rows = []
+    for run in map(Path, options.run):
+        config = load_config(run).model_copy(update={"run_dir": str(run)})
+        which = "last" if options.checkpoint == "all" else options.checkpoint
+        checkpoints = [find_checkpoint(run, which)]
+        if options.checkpoint == "all":
+            checkpoints = list(list_checkpoints(run / CHECKPOINTS).values())
+        rows += [measure_checkpoint(config, checkpoint, options) for checkpoint in checkpoints]
+    result: dict[str, Any] = {"rows": rows, "gamma": None, "p_star": None}
+    if len({row["rounds_L"] for row in rows}) > 1:
+        result["gamma"], result["p_star"] = fit_exponent(
+            [row["rounds_L"] for row in rows], [row["kappa_L"] for row in rows]
+        )
+    if options.out is not None:
+        Path(options.out).write_text(json.dumps(result) + "\n", encoding="utf-8")
+    if output == "text":
+        print(format_rows(rows))
+        if result["gamma"] is not None:
+            print(
+                f"\nkappa_L ~ R^{result['gamma']:.3f} over these runs: "
+                f"p* = (1 + gamma) / 4 = {result['p_star']:.3f}"
+            )
+    return {**result, "output": output}
+
+
+if __name__ == "__main__":
+    cli.launch(main, "alignment", __doc__, keys_of=["alignment"])

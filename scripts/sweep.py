@@ -1,0 +1,158 @@
+"""Train at several exponents p and depths L_cycles, and show where training is stable.
+
+python scripts/sweep.py experiment=mini seeds=[0,1,2]
+python scripts/sweep.py experiment=mini which=L depths=[2,4,8] optim.lr=4e-3
+python scripts/sweep.py experiment=mini exponents=[0.25,0.5] depths=[1,2,4,8] seeds=[0,1,2]
+
+Per point: the share of seeds that train, and the loss of those that do. Finished cells are read.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from pydantic import Field
+
+from eval.comparison import Sheet, format_markdown, format_text
+from eval.plots import plot_sweep
+from hrm_deeploop.config import StrictConfig
+from hrm_deeploop.device import Ranks, choose_device
+from scripts import cli
+from scripts.cells import TRAINED, StoppedError
+from scripts.compare import CompareOptions, Comparison, parse_share, run_cells
+from scripts.evaluation import Count
+from scripts.run_config import to_yaml, validate
+
+SWEEP_FILE, MARKDOWN_FILE, PLOT_FILE = "sweep.json", "sweep.md", "sweep.png"
+OWN_KEYS = ("exponents", "which", "other", "depths", "seeds", "share")
+
+
+class SweepOptions(StrictConfig):
+    """Keys of ``configs/sweep.yaml`` beside those of a run."""
+
+    exponents: Annotated[
+        tuple[Annotated[float, Field(ge=0, le=4)], ...], Field(strict=False, min_length=1)
+    ]
+    which: Literal["both", "H", "L"]
+    other: float = Field(ge=0, le=4)
+    depths: Annotated[tuple[Count, ...], Field(strict=False, min_length=1)]
+    seeds: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(strict=False, min_length=1)]
+    share: str | None = Field(pattern=r"^\d+/[1-9]\d*$")
+    run_dir: str = Field(min_length=1)
+
+
+def sweep_arms(options: SweepOptions) -> dict[str, dict[str, Any]]:
+    """An arm for every exponent and depth, by a name such as ``p0.25-L4``."""
+    arms = {}
+    for depth in options.depths:
+        for p in options.exponents:
+            own = {"H": {"scaling.p_H": p}, "L": {"scaling.p_L": p}}
+            chosen = ("H", "L") if options.which == "both" else (options.which,)
+            exponents = {"scaling.p_H": options.other, "scaling.p_L": options.other}
+            for module in chosen:
+                exponents |= own[module]
+            arms[f"p{p:g}-L{depth}"] = {
+                "scaling": "custom",
+                "scaling.count": "gradient",
+                **exponents,
+                "model.L_cycles": depth,
+            }
+    return arms
+
+
+def summarize(options: SweepOptions, cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A row per depth and exponent."""
+    rows = []
+    for depth in options.depths:
+        for p in options.exponents:
+            found = [cell for cell in cells if cell["arm"] == f"p{p:g}-L{depth}"]
+            trained = [cell for cell in found if cell["status"] == TRAINED]
+            validated = [c["validation"]["eval/loss"] for c in trained if c["validation"]]
+            rows.append(
+                {
+                    "p": p,
+                    "L_cycles": depth,
+                    "num_seeds": len(found),
+                    "share_trained": len(trained) / len(found),
+                    "train_loss": [cell["train_loss"] for cell in trained],
+                    "validation_loss": validated,
+                    "status": [cell["status"] for cell in found],
+                }
+            )
+    return rows
+
+
+def sweep_sheets(options: SweepOptions, rows: list[dict[str, Any]]) -> list[Sheet]:
+    """Share that trains, training loss and validation loss, exponents by depths."""
+
+    def table(caption: str, entry: Any) -> Sheet:
+        return Sheet(
+            caption,
+            [f"p={p:g}" for p in options.exponents],
+            {
+                f"L_cycles {depth}": [entry(row) for row in rows if row["L_cycles"] == depth]
+                for depth in options.depths
+            },
+        )
+
+    def loss(key: str) -> Any:
+        return lambda row: f"{np.mean(row[key]):.3f}" if row[key] else "n/a"
+
+    num_seeds = max(row["num_seeds"] for row in rows)
+    module = {"both": "H and L", "H": "H alone", "L": "L alone"}[options.which]
+    return [
+        table(
+            f"share of {num_seeds} seeds that train; p of {module}",
+            lambda row: f"{row['share_trained']:.2f}",
+        ),
+        table("training loss at the end, of the seeds that train", loss("train_loss")),
+        table("loss on held-out demonstrations, of the seeds that train", loss("validation_loss")),
+    ]
+
+
+def main(overrides: list[str]) -> dict[str, Any]:
+    values = cli.compose_config("sweep", overrides)
+    output = cli.take_output(values)
+    own = {key: values[key] for key in (*OWN_KEYS, "run_dir")}
+    own["seeds"] = own["seeds"] or [values["seed"]]
+    own["depths"] = own["depths"] or [values["model"]["L_cycles"]]
+    own["exponents"] = [float(p) for p in own["exponents"] or ()]
+    options: SweepOptions = validate(SweepOptions, own)
+    compared = CompareOptions(
+        arms=sweep_arms(options),
+        seeds=options.seeds,
+        grid={},
+        budget="steps",
+        share=options.share,
+        run_dir=options.run_dir,
+    )
+    comparison = Comparison(compared, overrides, config_name="sweep", own_keys=OWN_KEYS)
+    cells = comparison.final_cells(comparison.choose())
+    share, run_dir = parse_share(options.share), Path(options.run_dir)
+    cli.show_config(
+        f"# cell {cells[0].title}; the others differ in p and L_cycles\n{to_yaml(cells[0].config)}"
+    )
+    try:
+        found = run_cells(
+            cells, share, Ranks(device=choose_device(cells[0].config.device)), test=False
+        )
+    except StoppedError as stopped:
+        print("stopped; the same command goes on", file=sys.stderr)
+        return {"exit_status": 128 + stopped.number}
+    rows = summarize(options, found)
+    if share[0] == 0:
+        sheets = sweep_sheets(options, rows)
+        text = json.dumps({"which": options.which, "rows": rows}, indent=2) + "\n"
+        (run_dir / SWEEP_FILE).write_text(text, encoding="utf-8")
+        (run_dir / MARKDOWN_FILE).write_text(format_markdown(sheets), encoding="utf-8")
+        plot_sweep(rows, run_dir / PLOT_FILE)
+        if output == "text":
+            print(format_text(sheets))
+            print(f"written: {SWEEP_FILE}, {MARKDOWN_FILE} and {PLOT_FILE} in {run_dir}/")
+    return {"rows": rows, "output": output if share[0] == 0 else "text"}
+
+
+if __name__ == "__main__":
+    cli.launch(main, "sweep", __doc__, keys_of=["sweep", "train"])
