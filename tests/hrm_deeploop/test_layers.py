@@ -165,3 +165,32 @@ def test_casting_a_weight_once_computes_what_casting_at_every_visit_does(make_ne
         if gradient == "last_update":  # each weight is visited once
             assert torch.equal(grad, other)
         torch.testing.assert_close(grad, other, rtol=0.02, atol=float(other.abs().max()) * 0.01)
+
+
+@pytest.mark.parametrize("pos_encodings", ["rope", "learned"])
+def test_a_window_of_all_positions_in_any_order_is_the_whole_canvas(make_network, pos_encodings):
+    network = make_network(pos_encodings=pos_encodings)
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.randint(0, 12, (2, 9), generator=generator)
+    vectors = torch.randn(2, 16, generator=generator)
+    positions = torch.stack([torch.randperm(9, generator=generator) for _ in range(2)])
+    with torch.no_grad():
+        whole = network(network.initial_state(2), inputs, vectors)
+        state = network.initial_state(2, 9)
+        window = network(state, inputs.gather(1, positions), vectors, positions)
+    expected = whole.logits.gather(1, positions[..., None].expand(-1, -1, 12))
+    torch.testing.assert_close(window.logits, expected)
+    torch.testing.assert_close(window.q_halt, whole.q_halt)
+
+
+def test_a_window_knows_where_it_is(make_network):
+    """The same tokens at other places of the canvas are another input."""
+    network = make_network()
+    inputs = torch.randint(0, 12, (1, 4), generator=torch.Generator().manual_seed(0))
+    vectors, state = torch.zeros(1, 16), network.initial_state(1, 4)
+    with torch.no_grad():
+        logits = [
+            network(state, inputs, vectors, torch.tensor([places])).logits
+            for places in ([0, 1, 3, 4], [0, 1, 2, 3])
+        ]
+    assert not torch.allclose(*logits)
