@@ -140,6 +140,7 @@ class BatchStream:
         seed: int,
     ) -> None:
         self.puzzles = puzzles
+        self.training = training
         self.pairs = [pair for pairs in training for pair in pairs]
         self.canvas = canvas
         self.global_batch_size = global_batch_size
@@ -199,13 +200,12 @@ class BatchStream:
         inputs, labels = np.array(rows).transpose(1, 0, 2)
         return TokenBatch(inputs=inputs, labels=labels, puzzle_ids=examples.puzzle_id)
 
-    def moved_boxes(self, examples: Examples) -> Int64[np.ndarray, "examples 2"]:
-        """Height and width of the box over each example's augmented input and output."""
-        return self._moved_boxes(examples.pair, examples.puzzle_id)
-
-    def _moved_boxes(self, pair: np.ndarray, puzzle_id: np.ndarray) -> np.ndarray:
-        box, lies = self.boxes[pair], is_turned(self.puzzles.dihedral[puzzle_id])
-        return np.where(lies[:, None], box[:, ::-1], box)
+    def turn_boxes(
+        self, boxes: Int64[np.ndarray, "examples 2"], puzzle_id: Int64[np.ndarray, " examples"]
+    ) -> Int64[np.ndarray, "examples 2"]:
+        """Heights and widths after each puzzle's move."""
+        lies = is_turned(self.puzzles.dihedral[puzzle_id])
+        return np.where(lies[:, None], boxes[:, ::-1], boxes)
 
     def _draw_epoch(self, number: int) -> Examples:
         rng = np.random.default_rng((self.seed, STREAM, number))
@@ -220,7 +220,7 @@ class BatchStream:
         shuffled = np.lexsort((rng.random(len(group)), group)) - np.repeat(start, count)
         pair = np.repeat(self._first_pair[order], count) + shuffled
 
-        box = self._moved_boxes(pair, puzzle_id)
+        box = self.turn_boxes(self.boxes[pair], puzzle_id)
         offset = rng.integers(0, self.canvas - box + 1)
         offset[start] = 0  # the pairs are in random order, so any may be the first
         return Examples(pair=pair, puzzle_id=puzzle_id, top=offset[:, 0], left=offset[:, 1])

@@ -1,11 +1,13 @@
 """Windows: training batches that hold a part of the canvas, with true positions.
 
-A pair needs the tokens of the rectangle that covers its input, its output and their EOS marks.
-A window has these tokens and, up to the length of its bucket, further cells of the canvas, which
+A window covers a pair's input, its output and their EOS marks, and no less than what the task's
+demonstrations let one expect of the output: as at evaluation, where the output is not known, so
+that a window's size tells nothing that it would not tell there. It has the tokens of this rectangle
+and, up to the length of its bucket, further cells of the canvas, which
 are PAD; every token carries its position on the canvas. So a window is a sparse view of the same
 canvas: same tokens, same positions, same loss; translation stays; what is left out is PAD.
 
-Shapes are static. Pairs are sorted by need into a few buckets, each with a length and a fixed
+Shapes are static. Pairs are sorted by tokens into a few buckets, each with a length and a fixed
 number of the batch's slots, in proportion to its share of the pairs: bucket b of n_b slots has
 n_b / B of them, to within one pair. That is a sampling order of its own: bucket b's stream is the
 plain stream (batches.py) with the other buckets' pairs left out, and step s takes its examples
@@ -22,7 +24,8 @@ import numpy as np
 from jaxtyping import Int64
 
 from arc_data.batches import BatchStream, Examples, TokenBatch, concatenate_epochs
-from arc_data.task import Task
+from arc_data.grid import Grid
+from arc_data.task import Pair
 
 MAX_BUCKETS = 6
 MAX_SHARES = 24  # slots come in this many equal shares, so that 2 to 24 ranks can split them
@@ -144,7 +147,9 @@ class WindowedStream:
 
     def __init__(self, stream: BatchStream) -> None:
         self.stream = stream
-        needs = needed_tokens(stream.boxes, stream.canvas)
+        expected = [expected_box(pairs, pair.input) for pairs in stream.training for pair in pairs]
+        self._boxes = np.minimum(np.maximum(stream.boxes, np.array(expected)), stream.canvas)
+        needs = needed_tokens(self._boxes, stream.canvas)
         self.buckets = plan_buckets(
             needs, global_batch_size=stream.global_batch_size, canvas=stream.canvas
         )
@@ -186,7 +191,8 @@ class WindowedStream:
 
     def _render(self, bucket: int, examples: Examples) -> TokenBatch:
         whole = self.stream.render(examples)
-        height, width = (self.stream.moved_boxes(examples) + 1).T
+        boxes = self.stream.turn_boxes(self._boxes[examples.pair], examples.puzzle_id)
+        height, width = (boxes + 1).T
         positions = window_positions(
             examples.top,
             examples.left,
@@ -203,14 +209,14 @@ class WindowedStream:
         )
 
 
-def expected_box(task: Task, test_index: int) -> tuple[int, int]:
-    """Height and width that should cover a test pair's input and its unknown output.
+def expected_box(demonstrations: Sequence[Pair], test_input: Grid) -> tuple[int, int]:
+    """Height and width that should cover an input and its output, judging by demonstrations.
 
     If all demonstrated outputs are as large as their inputs, so should this one be; if all have one
     size, it should have it; otherwise no side should be longer than the longest seen plus a margin.
     """
-    height, width = task.test[test_index].input.shape
-    shapes = [(p.input.shape, p.output.shape) for p in task.train if p.output is not None]
+    height, width = test_input.shape
+    shapes = [(p.input.shape, p.output.shape) for p in demonstrations if p.output is not None]
     if all(before == after for before, after in shapes):
         return height, width
     outputs = {after for _, after in shapes}
@@ -219,9 +225,3 @@ def expected_box(task: Task, test_index: int) -> tuple[int, int]:
         return max(height, only[0]), max(width, only[1])
     side = max(max(after) for _, after in shapes) + OUTPUT_MARGIN
     return max(height, side), max(width, side)
-
-
-def known_box(task: Task, test_index: int) -> tuple[int, int]:
-    """Height and width of the box over a test pair's grids, as far as they are known."""
-    height, width = np.max([grid.shape for grid in task.test[test_index].grids], axis=0)
-    return int(height), int(width)

@@ -20,7 +20,7 @@ from arc_data.augment import is_turned
 from arc_data.canvas import FIRST_COLOR, PAD, canvas_side, decode_sizes, encode_grid
 from arc_data.puzzles import PuzzleSet
 from arc_data.task import Task
-from arc_data.windows import MAX_SHARES, expected_box, known_box, plan_buckets, window_positions
+from arc_data.windows import MAX_SHARES, expected_box, plan_buckets, window_positions
 from eval.predictions import Predictions
 from hrm_deeploop.halting import decide_halt
 from hrm_deeploop.layers import Rotation
@@ -192,13 +192,15 @@ def predict(
             yield answers._replace(number=rest[answers.number])
 
 
-def window_groups(
-    questions: Questions, canvas: int, box_of: Callable[[Task, int], tuple[int, int]] = expected_box
-) -> list[_Group]:
-    """The rows by length of their windows, in a few lengths; ``box_of`` a task's test pair."""
+def window_groups(questions: Questions, canvas: int, *, known: bool = False) -> list[_Group]:
+    """The rows by length of their windows, in a few lengths.
+
+    Windows are as in training: they cover the input and the output that the demonstrations let one
+    expect, and with ``known`` the true output too.
+    """
     tasks, puzzles = questions.puzzles.tasks, questions.puzzles
     box = {
-        (position, test_index): box_of(tasks[questions.evaluated[position]], test_index)
+        (position, test_index): _box(tasks[questions.evaluated[position]], test_index, known)
         for position, test_index in {(int(p), int(t)) for p, t, _ in questions.rows}
     }
     boxes = np.array([box[int(p), int(t)] for p, t, _ in questions.rows]).reshape(-1, 2)
@@ -212,6 +214,15 @@ def window_groups(
         rows = np.flatnonzero(buckets.of_pair == bucket)
         groups.append(_Group(rows, boxes[rows], length))
     return groups
+
+
+def _box(task: Task, test_index: int, known: bool) -> tuple[int, int]:
+    pair = task.test[test_index]
+    expected = expected_box(task.train, pair.input)
+    if not known or pair.output is None:
+        return expected
+    height, width = np.maximum(expected, pair.output.shape).tolist()
+    return height, width
 
 
 def _touches(answer: _Answer, box: np.ndarray, canvas: int) -> bool:
@@ -393,7 +404,7 @@ def held_out_losses(
     """
     losses = np.zeros(len(questions))
     whole = _Group(np.arange(len(questions)), None, canvas**2)
-    groups = [whole] if window == "full" else window_groups(questions, canvas, known_box)
+    groups = [whole] if window == "full" else window_groups(questions, canvas, known=True)
     for group in groups:
         for start in range(0, len(group.rows), batch_size):
             numbers = group.rows[start : start + batch_size]

@@ -91,6 +91,9 @@ class RunConfig(StrictConfig):
         return max(1, self.epochs * examples_per_epoch // self.optim.global_batch_size)
 
 
+# Keys that runs of earlier versions do not have, and what these runs did.
+ADDED_KEYS: dict[str, Any] = {"window": "full", "alignment": {"every": None, "rows": 16}}
+
 # What may differ between a run and its continuation.
 RESUMABLE_KEYS = frozenset(
     (
@@ -148,7 +151,7 @@ def load_config(directory: Path) -> RunConfig:
     if not isinstance(values, dict):
         raise ValueError(f"{path}: expected keys and values, got a {type(values).__name__}")
     try:
-        return validate(RunConfig, {str(key): value for key, value in values.items()})
+        return validate(RunConfig, ADDED_KEYS | {str(key): v for key, v in values.items()})
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
 

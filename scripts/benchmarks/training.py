@@ -58,7 +58,7 @@ NUM_PUZZLES = 1000
 # The model to evaluate: grids of at most 6 x 6 on a canvas of 10, trained on windows.
 TRAINED = [
     *("experiment=mini", "scaling=vanilla", "data.canvas=10", "window=task"),
-    *("total_steps=6000", "model.halt_max_steps=16", "optim.lr=1e-3"),
+    *("total_steps=4000", "model.halt_max_steps=16", "optim.lr=1e-3"),
     *("run_dir=runs/bench-windows", "resume=auto", "checkpoint_every=500"),
 ]
 

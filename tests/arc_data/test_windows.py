@@ -128,7 +128,8 @@ def box(pairs, test_input):
         "train": [{"input": grid(a), "output": grid(b)} for a, b in pairs],
         "test": [{"input": grid(test_input)}],
     }
-    return expected_box(parse_task("t", value, "t"), 0)
+    task = parse_task("t", value, "t")
+    return expected_box(task.train, task.test[0].input)
 
 
 def test_the_expected_box_follows_the_demonstrations():
