@@ -33,10 +33,20 @@ def comparison_sheets(comparison: Mapping[str, Any]) -> list[Sheet]:
     if tested:
         sheets += [_ladder_sheet(tested, score, comparison) for score in Score._fields]
         sheets += [_votes_sheet(tested, score) for score in Score._fields]
+    if any(arm["difference"] for arm in tested.values()):
         sheets += [_difference_sheet(tested, score, comparison) for score in Score._fields]
     sheets.append(_training_sheet(arms))
     if comparison["grid"]:
         sheets.append(_grid_sheet(comparison))
+    failures = {name: arm["failures"] for name, arm in arms.items() if arm["failures"]}
+    if failures:
+        sheets.append(
+            Sheet(
+                "failures: what stopped a run (an arm without any result is in no ladder)",
+                ["seeds", "first"],
+                {name: [f"{len(texts)}", texts[0]] for name, texts in failures.items()},
+            )
+        )
     return sheets
 
 
@@ -101,7 +111,8 @@ def _training_sheet(arms: Mapping[str, Any]) -> Sheet:
     rows = {
         name: [
             ", ".join(f"{k.rpartition('.')[2]} {v}" for k, v in arm["chosen"].items()) or "as set",
-            f"{arm['num_trained']} of {len(arm['seeds'])}",
+            f"{arm['num_trained']} of {len(arm['seeds'])}"
+            + (f", {len(arm['failures'])} diverged" if arm["failures"] else ""),
             number(arm["train_loss"]),
             number(arm["validation_loss"]),
             f"{arm['steps']:,}",
@@ -141,9 +152,10 @@ def _grid_entry(cell: Mapping[str, Any] | None, arm: Mapping[str, Any]) -> str:
     if cell is None:
         return ""
     mark = "*" if cell["point"] == arm["chosen"] else ""
-    if cell["status"] != "trained":
+    if cell["validation_loss"] is None:
         return f"{cell['status']}{mark}"
-    return f"{cell['validation_loss']:.3f}{mark}"
+    status = "" if cell["status"] == "trained" else f" ({cell['status']})"
+    return f"{cell['validation_loss']:.3f}{status}{mark}"
 
 
 def format_text(sheets: Sequence[Sheet]) -> str:

@@ -8,7 +8,6 @@ size, reads which rows have answered and predicts the others.
 import json
 import shutil
 import time
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from jaxtyping import Bool, Int64
 
 from arc_data.task import Task
 from eval.predict import Answers
-from eval.predictions import COLUMNS, Predictions, join, write_npz
+from eval.predictions import COLUMNS, NPZ_ERRORS, Predictions, join, write_npz
 
 KEY_FILE = "key.json"
 SECONDS_PER_PART = 20.0
@@ -42,7 +41,9 @@ class Parts:
     def open(self) -> bool:
         """Make the folder; whether parts of another key were in it. For one rank alone."""
         key_file = self.folder / KEY_FILE
-        found = key_file.read_text(encoding="ascii") if key_file.is_file() else None
+        found = None
+        if key_file.is_file():
+            found = key_file.read_text(encoding="ascii", errors="replace")
         stale = self.folder.exists() and found != self._key
         if stale:
             shutil.rmtree(self.folder)
@@ -110,5 +111,5 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         with np.load(path, allow_pickle=False) as file:
             return {name: file[name] for name in (*COLUMNS, "number")}
-    except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
+    except NPZ_ERRORS as error:
         raise ValueError(f"{path}: not a part of predictions ({error}); delete it") from error

@@ -83,7 +83,8 @@ def _plot_rungs(
     axes.set_xscale("log", base=2)
     axes.set_xticks(rungs, labels=[str(rung) for rung in rungs])
     axes.set_xlabel(label)
-    axes.set_ylim(bottom=0)
+    highest = max((100 * f for r in runs.values() for f in r.values() if f is not None), default=0)
+    axes.set_ylim(0, max(1.0, 1.08 * highest, axes.get_ylim()[1]))
     axes.grid(alpha=0.3)
 
 

@@ -21,6 +21,7 @@ and it holds the tasks, so that it can be scored without their source. The entri
 
 import json
 import zipfile
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -89,6 +90,11 @@ class Predictions:
         write_npz(path, columns)
 
 
+# What numpy and zipfile raise for files that are damaged or something else.
+NPZ_ERRORS = (
+    *(OSError, EOFError, KeyError, ValueError, TypeError, RuntimeError, NotImplementedError),
+    *(zipfile.BadZipFile, zlib.error),
+)
 COLUMNS = tuple(f.name for f in fields(Predictions) if f.name not in ("tasks", "about"))
 ROW_COLUMNS = tuple(name for name in COLUMNS if name != "cells")
 
@@ -150,7 +156,7 @@ def load_predictions(path: Path) -> Predictions:
         tasks = [parse_task(entry["id"], entry, str(path), entry["split"]) for entry in entries]
         predictions = Predictions(tasks=tuple(tasks), about=about, **columns)
         _check_columns(predictions)
-    except (OSError, KeyError, ValueError, TypeError, zipfile.BadZipFile) as error:
+    except NPZ_ERRORS as error:
         raise ValueError(f"{path}: not a predictions file ({error})") from error
     return predictions
 

@@ -39,8 +39,12 @@ def write_report(
     """Write the page of one evaluation."""
     about = ballots.predictions.about
     what_was_run = [entry.get("facts", {}) for entry in about.get("pooled", [about])]
-    title = " + ".join(Path(facts.get("run", "predictions")).name for facts in what_was_run)
-    mean_segments = f"{ladder['mean_segments']:.2f}"
+    title = " + ".join(
+        f"{Path(facts.get('run', 'predictions')).name} {facts.get('evaluation', '')}".strip()
+        for facts in what_was_run
+    )
+    if len(what_was_run) == 1:
+        what_was_run = [{**what_was_run[0], "mean segments": f"{ladder['mean_segments']:.2f}"}]
     tasks = _gallery(ballots, candidates)
     counts = Counter(task["status"] for task in tasks)
     filters = [
@@ -58,7 +62,7 @@ def write_report(
     )
     page = environment.get_template(TEMPLATE).render(
         title=title,
-        what_was_run=[{**facts, "mean segments": mean_segments} for facts in what_was_run],
+        what_was_run=what_was_run,
         ladder=ladder,
         tables=ladder_tables({"": ladder}),
         plot=_data_uri(ladders_svg({title: ladder}), "image/svg+xml"),

@@ -17,6 +17,7 @@ import torch
 from pydantic import Field
 from tqdm import tqdm
 
+from eval.compare import config_difference
 from hrm_deeploop.alignment import MODULES, ModuleAlignment, fit_exponent, measure_alignment
 from hrm_deeploop.checkpoint import list_checkpoints, load_into
 from hrm_deeploop.config import StrictConfig
@@ -34,7 +35,7 @@ from scripts.assemble import (
     load_table,
 )
 from scripts.evaluation import Count
-from scripts.run_config import RunConfig, load_config, to_yaml, validate
+from scripts.run_config import RESUMABLE_KEYS, RunConfig, load_config, to_yaml, validate
 
 
 class AlignmentOptions(StrictConfig):
@@ -138,6 +139,13 @@ def format_rows(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def _are_alike(configs: list[RunConfig]) -> bool:
+    """Whether depth, seed and learning rate are all that distinguishes what the runs trained."""
+    values = {str(number): config.model_dump() for number, config in enumerate(configs)}
+    may_differ = RESUMABLE_KEYS | {"model.L_cycles", "seed", "optim.lr"}
+    return not config_difference(values).keys() - may_differ
+
+
 def main(overrides: list[str]) -> dict[str, Any]:
     values = cli.compose_config("alignment", overrides)
     output = cli.take_output(values)
@@ -145,16 +153,20 @@ def main(overrides: list[str]) -> dict[str, Any]:
         values["run"] = [values["run"]]
     options: AlignmentOptions = validate(AlignmentOptions, values)
     cli.show_config(to_yaml(options))
+    if options.out is not None and not Path(options.out).absolute().parent.is_dir():
+        raise ValueError(f"out={options.out}: there is no folder {Path(options.out).parent}")
+    configs = {Path(run): load_config(Path(run)) for run in options.run}
+    alike = options.checkpoint != "all" and _are_alike(list(configs.values()))
     rows = []
     for run in map(Path, options.run):
-        config = load_config(run).model_copy(update={"run_dir": str(run)})
+        config = configs[run].model_copy(update={"run_dir": str(run)})
         which = "last" if options.checkpoint == "all" else options.checkpoint
         checkpoints = [find_checkpoint(run, which)]
         if options.checkpoint == "all":
             checkpoints = list(list_checkpoints(run / CHECKPOINTS).values())
         rows += [measure_checkpoint(config, checkpoint, options) for checkpoint in checkpoints]
     result: dict[str, Any] = {"rows": rows, "gamma": None, "p_star": None}
-    if len({row["rounds_L"] for row in rows}) > 1:
+    if len({row["rounds_L"] for row in rows}) > 1 and alike:
         result["gamma"], result["p_star"] = fit_exponent(
             [row["rounds_L"] for row in rows], [row["kappa_L"] for row in rows]
         )
@@ -162,6 +174,8 @@ def main(overrides: list[str]) -> dict[str, Any]:
         Path(options.out).write_text(json.dumps(result) + "\n", encoding="utf-8")
     if output == "text":
         print(format_rows(rows))
+        if not alike:
+            print("\nno gamma: the runs differ in more than L_cycles, seed and learning rate")
         if result["gamma"] is not None:
             print(
                 f"\nkappa_L ~ R^{result['gamma']:.3f} over these runs: "

@@ -62,13 +62,17 @@ class CompareOptions(StrictConfig):
 
 
 def check_arms(arms: Mapping[str, Any], grid: Mapping[str, Any]) -> None:
-    """Refuse arms that are no comparison.
+    """Refuse arms and grids that are no comparison.
 
     Raises:
-        ValueError: naming the arm and what is allowed.
+        ValueError: naming the arm or the key and what is allowed.
     """
-    if len(arms) < 2:
-        raise ValueError(f"arms={list(arms)}: a comparison needs at least two")
+    for key, values in grid.items():
+        if key in RESERVED:
+            raise ValueError(
+                f"grid.{key}: a grid has keys of a run other than {', '.join(sorted(RESERVED))}"
+            )
+        check_distinct(f"grid.{key}", values)
     for name, own in arms.items():
         if not ARM_NAME.fullmatch(name):
             raise ValueError(f"arms.{name}: a name has letters, digits, '_', '-' and '.' only")
@@ -85,6 +89,17 @@ def check_arms(arms: Mapping[str, Any], grid: Mapping[str, Any]) -> None:
         both = sorted(own.keys() & grid.keys())
         if both:
             raise ValueError(f"arms.{name} and grid both set {both[0]}")
+
+
+def check_distinct(key: str, values: Sequence[Any]) -> None:
+    """Refuse a value that is given twice.
+
+    Raises:
+        ValueError: naming it.
+    """
+    twice = [value for i, value in enumerate(values) if value in values[:i]]
+    if twice:
+        raise ValueError(f"{key}={list(values)}: {twice[0]} is given twice")
 
 
 class Comparison:
@@ -108,6 +123,7 @@ class Comparison:
         self.run_dir = Path(options.run_dir)
         self._overrides = overrides
         check_arms(options.arms, options.grid)
+        check_distinct("seeds", options.seeds)
         keys, values = list(options.grid), itertools.product(*options.grid.values())
         self.points = [dict(zip(keys, point, strict=True)) for point in values]
         self._steps = dict.fromkeys(options.arms) | self._budgeted_steps()
@@ -170,14 +186,14 @@ class Comparison:
         return [self.cell(arm, point, seed) for point in self.points for arm in self.arms]
 
     def choose(self) -> dict[str, dict[str, Any]]:
-        """Each arm's point with the lowest validation loss among those that trained."""
+        """Each arm's point with the lowest validation loss; one that diverged has none."""
         chosen = dict.fromkeys(self.arms, self.points[0])
         for arm in self.arms if self.options.grid else ():
             losses = {}
             for number, point in enumerate(self.points):
                 found = read_cell(self.cell(arm, point, self.options.seeds[0]))
                 assert found is not None
-                if found["status"] == TRAINED:
+                if found["validation"] is not None:
                     losses[number] = found["validation"]["eval/loss"]
             if losses:
                 chosen[arm] = self.points[min(losses, key=losses.__getitem__)]
@@ -370,6 +386,8 @@ def main(overrides: list[str]) -> dict[str, Any]:
     if own["seeds"] is None:
         own["seeds"] = [values["seed"]]
     options: CompareOptions = validate(CompareOptions, own)
+    if len(options.arms) < 2:
+        raise ValueError(f"arms={list(options.arms)}: a comparison needs at least two")
     share = parse_share(options.share)
     comparison = Comparison(options, overrides)
     cells = comparison.grid_cells() or comparison.final_cells(comparison.choose())

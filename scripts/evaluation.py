@@ -54,6 +54,8 @@ class Choices(StrictConfig):
             *([f"{self.window}-window"] if self.window is not None else []),
             *([f"votes{self.votes}"] if self.votes is not None else []),
         ]
+        if self.segments:
+            parts.append("segments" + "-".join(map(str, sorted(set(self.segments)))))
         if self.tasks is not None:
             digest = sha256(repr(sorted(set(self.tasks))).encode()).hexdigest()[:6]
             parts.append(f"tasks{len(set(self.tasks))}-{digest}")
@@ -105,6 +107,8 @@ class Evaluation:
                 f"votes={self.votes}: there are {num_puzzles} puzzles of a task "
                 f"(data.num_aug={num_puzzles - 1} and the identity)"
             )
+        if self.choices.puzzle_ids == "shuffled" and len(self.questions.evaluated) < 2:
+            raise ValueError("puzzle_ids=shuffled needs at least two evaluated tasks")
         if max(self.choices.segments, default=1) > max_steps:
             raise ValueError(
                 f"segments={list(self.choices.segments)}: allowed are 1 to {max_steps}, the run's "
@@ -127,7 +131,7 @@ class Evaluation:
         return {
             "facts": {
                 "run": config.run_dir,
-                "checkpoint": self.checkpoint.name,
+                "evaluation": self.directory.name,
                 "data": config.data.source,
                 "evaluated tasks": len(self.tasks),
                 "scaling": config.scaling.rule,

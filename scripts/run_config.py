@@ -125,6 +125,8 @@ def _describe(problem: Any) -> str:
         return f"{key}={problem['input']}: there is no such key"
     if problem["type"] == "missing":
         return f"{key}: a value is required"
+    if problem["type"] == "tuple_type":
+        return f"{key}={problem['input']}: expected a list, as in {key}=[{problem['input']}]"
     return f"{key}={problem['input']}: {message[0].lower()}{message[1:]}"
 
 

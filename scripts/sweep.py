@@ -21,7 +21,13 @@ from hrm_deeploop.config import StrictConfig
 from hrm_deeploop.device import Ranks, choose_device
 from scripts import cli
 from scripts.cells import TRAINED, StoppedError
-from scripts.compare import CompareOptions, Comparison, parse_share, run_cells
+from scripts.compare import (
+    CompareOptions,
+    Comparison,
+    check_distinct,
+    parse_share,
+    run_cells,
+)
 from scripts.evaluation import Count
 from scripts.run_config import to_yaml, validate
 
@@ -53,7 +59,7 @@ def sweep_arms(options: SweepOptions) -> dict[str, dict[str, Any]]:
             exponents = {"scaling.p_H": options.other, "scaling.p_L": options.other}
             for module in chosen:
                 exponents |= own[module]
-            arms[f"p{p:g}-L{depth}"] = {
+            arms[f"p{p!r}-L{depth}"] = {
                 "scaling": "custom",
                 "scaling.count": "gradient",
                 **exponents,
@@ -67,7 +73,7 @@ def summarize(options: SweepOptions, cells: list[dict[str, Any]]) -> list[dict[s
     rows = []
     for depth in options.depths:
         for p in options.exponents:
-            found = [cell for cell in cells if cell["arm"] == f"p{p:g}-L{depth}"]
+            found = [cell for cell in cells if cell["arm"] == f"p{p!r}-L{depth}"]
             trained = [cell for cell in found if cell["status"] == TRAINED]
             validated = [c["validation"]["eval/loss"] for c in trained if c["validation"]]
             rows.append(
@@ -90,7 +96,7 @@ def sweep_sheets(options: SweepOptions, rows: list[dict[str, Any]]) -> list[Shee
     def table(caption: str, entry: Any) -> Sheet:
         return Sheet(
             caption,
-            [f"p={p:g}" for p in options.exponents],
+            [f"p={p!r}" for p in options.exponents],
             {
                 f"L_cycles {depth}": [entry(row) for row in rows if row["L_cycles"] == depth]
                 for depth in options.depths
@@ -120,6 +126,8 @@ def main(overrides: list[str]) -> dict[str, Any]:
     own["depths"] = own["depths"] or [values["model"]["L_cycles"]]
     own["exponents"] = [float(p) for p in own["exponents"] or ()]
     options: SweepOptions = validate(SweepOptions, own)
+    for key in ("exponents", "depths", "seeds"):
+        check_distinct(key, getattr(options, key))
     compared = CompareOptions(
         arms=sweep_arms(options),
         seeds=options.seeds,

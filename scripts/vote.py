@@ -6,6 +6,7 @@ python scripts/vote.py submission=runs/mini/eval/step_00001500/submission.json
 python scripts/vote.py submission=submission.json data=arc1
 """
 
+from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -50,8 +51,8 @@ class VoteOptions(StrictConfig):
                 f"predictions: {num_files} files given; pool=true counts their votes together, as "
                 "an ensemble"
             )
-        if len(set(self.predictions or ())) < num_files:
-            raise ValueError("predictions: a file is given twice")
+        if self.out is not None and Path(self.out).exists() and not Path(self.out).is_dir():
+            raise ValueError(f"out={self.out}: is no folder")
         if self.out is None and (num_files > 1 or self.votes is not None):
             raise ValueError("out: a folder is required with pool=true or votes=..., out=DIR")
         return self
@@ -61,6 +62,9 @@ def vote(options: VoteOptions, tasks: tuple[Task, ...] | None) -> tuple[Path, di
     """Recompute the results of predictions files; returns their folder and the ladder."""
     paths = [Path(path) for path in options.predictions or ()]
     several = [load_predictions(path) for path in paths]
+    contents = [sha256(path.read_bytes()).digest() for path in paths]
+    if len(set(contents)) < len(contents):
+        raise ValueError("predictions: the same predictions are given twice")
     predictions = pool(several) if len(several) > 1 else several[0]
     if tasks is not None:
         predictions = replace_tasks(predictions, tasks)

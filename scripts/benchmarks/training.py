@@ -322,7 +322,7 @@ def bench_evaluator() -> dict[str, Any]:
         "fixed, windows": lambda: run("fixed, windows", "fixed", "task"),
         "act, windows": lambda: run("act, windows", "act", "task"),
     }
-    taken = _time_in_turn(actions, 20.0)
+    taken = _time_in_turn(actions, 15.0)
     result: dict[str, Any] = {}
     rates = {}
     for name, predictions in answers.items():

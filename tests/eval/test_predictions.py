@@ -44,6 +44,25 @@ def test_a_file_that_is_none_is_refused(tmp_path):
         load_predictions(path)
 
 
+def test_a_damaged_file_is_refused_wherever_the_damage_is(recorded, tmp_path):
+    path = tmp_path / "predictions.npz"
+    recorded[0].save(path)
+    content = path.read_bytes()
+    rng = np.random.default_rng(0)
+    refused = 0
+    for damaged in [content[:n] for n in (0, 1, 100, len(content) // 2, len(content) - 1)] + [
+        content[:at] + bytes([content[at] ^ 0x55]) + content[at + 1 :]
+        for at in rng.integers(0, len(content), 150)
+    ]:
+        path.write_bytes(damaged)
+        try:
+            load_predictions(path)  # a few bytes of the archive say nothing
+        except ValueError as error:
+            assert "not a predictions file" in str(error)  # noqa: PT017
+            refused += 1
+    assert refused > 100
+
+
 @pytest.mark.parametrize(
     ("column", "value", "message"),
     [

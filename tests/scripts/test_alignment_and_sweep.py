@@ -86,5 +86,7 @@ def test_a_sweep_tells_what_share_trains_and_what_loss_it_has(tmp_path):
     assert (tmp_path / "sweep" / "sweep.png").is_file()
     again = run("sweep", *options, "output=json")
     assert json.loads(again.stdout)["rows"] == rows
+    twice = run("sweep", "experiment=smoke", "depths=[2,2]")
+    assert "depths=[2, 2]: 2 is given twice" in twice.stderr.splitlines()[-1]
     refused = run("sweep", "experiment=smoke", "which=X")
     assert "which=X: input should be 'both', 'H' or 'L'" in refused.stderr.splitlines()[-1]

@@ -98,6 +98,23 @@ def test_an_equal_budget_of_flops_gives_the_deeper_arm_fewer_steps(tmp_path):
     assert arms["deeper"]["flops"] == pytest.approx(arms["vanilla"]["flops"], rel=0.1)
 
 
+def test_what_diverges_is_told_and_never_chosen(tmp_path):
+    grid = ["grid={optim.lr:[1e30,1e-3]}", "data.validation=0.5"]
+    result = run(f"run_dir={tmp_path}", *grid, "output=json")
+    assert result.returncode == 0, result.stderr
+    found = json.loads(result.stdout)
+    assert {cell["status"] for cell in found["grid"] if cell["point"]["optim.lr"] > 1} == {
+        "diverged"
+    }
+    for arm in found["arms"].values():
+        assert arm["chosen"] == {"optim.lr": 0.001}
+    boom = "+arms.boom={scaling:deeploop,optim.lr:1e30}"
+    result = run(f"run_dir={tmp_path / 'boom'}", boom)
+    assert result.returncode == 0, result.stderr
+    assert "0 of 1, 1 diverged" in result.stdout
+    assert "failures: what stopped a run" in (tmp_path / "boom" / "comparison.md").read_text()
+
+
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
@@ -105,6 +122,9 @@ def test_an_equal_budget_of_flops_gives_the_deeper_arm_fewer_steps(tmp_path):
         (["share=2/2"], "share=2/2: allowed are 0/2 to 1/2"),
         (["share=x"], "share=x: string should match pattern"),
         (["seeds=[]"], "seeds=[]"),
+        (["seeds=[0,1,0]"], "seeds=[0, 1, 0]: 0 is given twice"),
+        (["grid={seed:[1,2]}", "data.validation=0.5"], "grid.seed: a grid has keys of a run other"),
+        (["grid={optim.lr:[1e-3,0.001]}", "data.validation=0.5"], "0.001 is given twice"),
         (["budget=money"], "budget=money: input should be 'steps', 'examples' or 'flops'"),
         (["+arms.a={seed:1}"], "arms.a: seed given"),
         (

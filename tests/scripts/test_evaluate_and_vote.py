@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -62,7 +63,7 @@ def evaluated(trained, tmp_path_factory):
     shutil.copytree(trained, copy)
     result = run("evaluate", f"run={copy}", "segments=[1,2]", "output=json")
     assert result.returncode == 0, result.stderr
-    return copy / "eval" / "step_00000020", json.loads(result.stdout)
+    return copy / "eval" / "step_00000020-segments1-2", json.loads(result.stdout)
 
 
 def evaluation_of(run_dir, **choices):
@@ -183,9 +184,14 @@ def test_scoring_the_submission_gives_the_ladders_k_2(evaluated, tmp_path):
 
 def test_votes_of_several_files_are_pooled_when_asked_to(evaluated, tmp_path):
     directory, printed = evaluated
-    copy = tmp_path / "copy.npz"
+    copy, other = tmp_path / "copy.npz", tmp_path / "other.npz"
+    predictions = load_predictions(directory / "predictions.npz")
     shutil.copy(directory / "predictions.npz", copy)
-    files = f"predictions=[{directory / 'predictions.npz'},{copy}]"
+    replace(predictions, about={"facts": {"run": "other"}}).save(other)
+    twice = f"predictions=[{directory / 'predictions.npz'},{copy}]"
+    refused = run("vote", twice, "pool=true", f"out={tmp_path / 'ensemble'}")
+    assert "the same predictions are given twice" in refused.stderr.splitlines()[-1]
+    files = f"predictions=[{directory / 'predictions.npz'},{other}]"
     refused = run("vote", files)
     assert refused.returncode == 2
     assert "2 files given; pool=true counts their votes together" in refused.stderr
@@ -194,7 +200,7 @@ def test_votes_of_several_files_are_pooled_when_asked_to(evaluated, tmp_path):
     assert "an ensemble of 2 evaluations, their votes pooled" in pooled.stdout
     ladder = json.loads((tmp_path / "ensemble" / "ladder.json").read_text())
     assert ladder["num_pooled"] == 2
-    assert ladder["all_tests"] == printed["ladder"]["all_tests"]  # two copies vote alike
+    assert ladder["all_tests"] == printed["ladder"]["all_tests"]  # both vote alike
     html = (tmp_path / "ensemble" / "report.html").read_text()
     assert "the votes of 2 evaluations are pooled" in html
 
@@ -206,7 +212,7 @@ def test_votes_of_several_files_are_pooled_when_asked_to(evaluated, tmp_path):
         (["predictions=a", "submission=b"], "give one of predictions=FILE and submission=FILE"),
         (["predictions=absent.npz"], "absent.npz: not a predictions file"),
         (["predictions=a", "votes=2"], "out: a folder is required"),
-        (["predictions=[a,a]", "pool=true", "out=b"], "a file is given twice"),
+        (["predictions=a", "attempts=2"], "attempts=2: expected a list, as in attempts=[2]"),
         (["submission=absent.json", "data=arc1-mini"], "absent.json: expected a file"),
     ],
 )
@@ -250,7 +256,7 @@ def stop(started, number, percent):
 @pytest.mark.slow
 def test_signals_and_ranks_lose_and_change_nothing(run_dir, evaluated):
     """SIGINT, then kill -9, then two ranks that finish: the answers of one process."""
-    path = run_dir / "eval" / "step_00000020" / "predictions.npz"
+    path = run_dir / "eval" / "step_00000020-segments1-2" / "predictions.npz"
     arguments = [f"run={run_dir}", "segments=[1,2]"]
     slowly = command("evaluate", *arguments, "batch_size=1")
     assert stop(slowly, signal.SIGINT, 10) == 130
