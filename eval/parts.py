@@ -109,7 +109,7 @@ def _first_of_each(number: np.ndarray, joined: Predictions) -> Int64[np.ndarray,
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
             return {name: file[name] for name in (*COLUMNS, "number")}
     except NPZ_ERRORS as error:
         raise ValueError(f"{path}: not a part of predictions ({error}); delete it") from error

@@ -149,7 +149,7 @@ def load_predictions(path: Path) -> Predictions:
         ValueError: if the file is not there, is not one, or answers something twice.
     """
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
             columns = {name: file[name] for name in COLUMNS}
             entries, about = (json.loads(file[name].tobytes()) for name in ("tasks", "about"))
         _check_shapes(columns)
