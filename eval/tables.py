@@ -1,6 +1,6 @@
-"""Ladders as tables, for the terminal and for the page."""
+"""Tables, in text and Markdown; ladders as tables."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from eval.score import Score
@@ -13,10 +13,10 @@ Ladder = Mapping[str, Any]
 
 
 class Table(NamedTuple):
-    """Percentages of one score over the rungs of one axis, a row per run."""
+    """A caption, the names of the columns, and rows by their name."""
 
     caption: str
-    rungs: list[str]
+    columns: list[str]
     rows: dict[str, list[str]]
 
 
@@ -26,7 +26,7 @@ def ladder_tables(ladders: Mapping[str, Ladder]) -> list[Table]:
     tables = [
         Table(
             caption=f"{score}: {SCORE_TITLES[score]}, % of {first['num_scored_tasks']} tasks",
-            rungs=[*(f"K={rung}" for rung in first[score]), "any K"],
+            columns=[*(f"K={rung}" for rung in first[score]), "any K"],
             rows={
                 name: [
                     *(percent(ladder[score].get(rung)) for rung in first[score]),
@@ -43,7 +43,7 @@ def ladder_tables(ladders: Mapping[str, Ladder]) -> list[Table]:
         tables += [
             Table(
                 caption=f"{score} at K=2, over {axis}",
-                rungs=[f"{letter}={rung}" for rung in first[key][score]],
+                columns=[f"{letter}={rung}" for rung in first[key][score]],
                 rows={
                     name: [percent(ladder[key][score].get(rung)) for rung in first[key][score]]
                     for name, ladder in ladders.items()
@@ -56,15 +56,7 @@ def ladder_tables(ladders: Mapping[str, Ladder]) -> list[Table]:
 
 def format_ladders(ladders: Mapping[str, Ladder]) -> str:
     """The tables as text, and what makes the numbers doubtful."""
-    width = max(len(name) for name in ladders)
-    lines = []
-    for table in ladder_tables(ladders):
-        lines += [table.caption, " " * width + "".join(f"{rung:>8}" for rung in table.rungs)]
-        lines += [
-            f"{name:{width}}" + "".join(f"{cell:>8}" for cell in cells)
-            for name, cells in table.rows.items()
-        ]
-        lines.append("")
+    lines = [format_text(ladder_tables(ladders))]
     lines += [
         f"{name}: an ensemble of {ladder['num_pooled']} evaluations, their votes pooled\n"
         for name, ladder in ladders.items()
@@ -75,6 +67,36 @@ def format_ladders(ladders: Mapping[str, Ladder]) -> str:
         for name, ladder in ladders.items()
         for warning in ladder["warnings"]
     ]
+    return "\n".join(lines)
+
+
+def format_text(tables: Sequence[Table]) -> str:
+    """The tables for a terminal."""
+    lines = []
+    for table in tables:
+        first = max([len(name) for name in table.rows], default=0)
+        cells = [table.columns, *table.rows.values()]
+        widths = [max(len(row[i]) for row in cells) + 2 for i in range(len(table.columns))]
+        lines.append(table.caption)
+        lines += [
+            f"{name:{first}}" + "".join(f"{c:>{w}}" for c, w in zip(row, widths, strict=True))
+            for name, row in [("", table.columns), *table.rows.items()]
+        ]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def format_markdown(tables: Sequence[Table]) -> str:
+    """The tables as Markdown."""
+    lines = []
+    for table in tables:
+        lines += [f"**{table.caption}**", ""]
+        lines += [
+            "| | " + " | ".join(table.columns) + " |",
+            "|---" * (len(table.columns) + 1) + "|",
+        ]
+        lines += [f"| {name} | " + " | ".join(row) + " |" for name, row in table.rows.items()]
+        lines.append("")
     return "\n".join(lines)
 
 

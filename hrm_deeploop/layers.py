@@ -81,6 +81,21 @@ class Rotation(NamedTuple):
     cos: Float[Tensor, "*batch seq 1 1 head_dim"]
     sin: Float[Tensor, "*batch seq 1 1 head_dim"]
 
+    @property
+    def is_per_row(self) -> bool:
+        """Whether every row has positions of its own; otherwise all share one rotation."""
+        return self.cos.ndim == 5
+
+    def take(self, where: Tensor) -> "Rotation":
+        """That of some rows."""
+        return Rotation(self.cos[where], self.sin[where]) if self.is_per_row else self
+
+    def join(self, other: "Rotation") -> "Rotation":
+        """That of these rows, then of others with as many tokens."""
+        if not self.is_per_row:
+            return self
+        return Rotation(torch.cat((self.cos, other.cos)), torch.cat((self.sin, other.sin)))
+
     def turn(
         self, x: Float[Tensor, "batch seq kind head head_dim"]
     ) -> Float[Tensor, "batch seq kind head head_dim"]:

@@ -204,3 +204,15 @@ class Embedded(NamedTuple):
 
     tokens: Latent
     rotation: Rotation | None
+
+    def take(self, where: Tensor) -> "Embedded":
+        """That of some rows."""
+        rotation = None if self.rotation is None else self.rotation.take(where)
+        return Embedded(self.tokens[where], rotation)
+
+    def join(self, other: "Embedded") -> "Embedded":
+        """That of these rows, then of others with as many tokens."""
+        rotation = self.rotation
+        if rotation is not None and other.rotation is not None:
+            rotation = rotation.join(other.rotation)
+        return Embedded(torch.cat((self.tokens, other.tokens)), rotation)

@@ -22,7 +22,6 @@ from hrm_deeploop.alignment import MODULES, ModuleAlignment, fit_exponent, measu
 from hrm_deeploop.checkpoint import list_checkpoints, load_into
 from hrm_deeploop.config import StrictConfig
 from hrm_deeploop.device import DeviceName, choose_device
-from hrm_deeploop.halting import Batch
 from hrm_deeploop.scaling import stability_bound
 from scripts import cli
 from scripts.assemble import (
@@ -33,6 +32,7 @@ from scripts.assemble import (
     find_checkpoint,
     load_data,
     load_table,
+    to_batch,
 )
 from scripts.evaluation import Count
 from scripts.run_config import RESUMABLE_KEYS, RunConfig, load_config, to_yaml, validate
@@ -71,11 +71,7 @@ def measure_checkpoint(
     found: list[dict[Any, ModuleAlignment]] = []
     for number in tqdm(range(options.batches), desc=f"align {checkpoint.name}", unit="batch"):
         (part,) = stream.batches(number)
-        batch = Batch(
-            inputs=torch.from_numpy(part.inputs).long(),
-            labels=torch.from_numpy(part.labels).long(),
-            puzzle_ids=torch.from_numpy(part.puzzle_ids),
-        ).to(device)
+        batch = to_batch(part, device)
         with torch.no_grad():
             vectors = table.lookup(batch.puzzle_ids)
             state = network.initial_state(*batch.inputs.shape)

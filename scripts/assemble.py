@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from arc_data import sources
-from arc_data.batches import BatchStream
+from arc_data.batches import BatchStream, TokenBatch
 from arc_data.canvas import VOCAB_SIZE
 from arc_data.leaks import TrainingSet, find_leaks, format_match, training_set
 from arc_data.puzzles import (
@@ -27,6 +27,7 @@ from hrm_deeploop.checkpoint import (
     read_text,
 )
 from hrm_deeploop.device import choose_dtype
+from hrm_deeploop.halting import Batch
 from hrm_deeploop.metrics import read_metrics
 from hrm_deeploop.model import HRM
 from hrm_deeploop.puzzle_embedding import PuzzleEmbedding
@@ -136,6 +137,16 @@ def build_stream(config: RunConfig, data: Data) -> BatchStream | WindowedStream:
         seed=config.seed,
     )
     return WindowedStream(stream) if config.window == "task" else stream
+
+
+def to_batch(part: TokenBatch, device: torch.device) -> Batch:
+    """A batch of the data pipeline as the trainer takes it."""
+    return Batch(
+        inputs=torch.from_numpy(part.inputs).long(),
+        labels=torch.from_numpy(part.labels).long(),
+        puzzle_ids=torch.from_numpy(part.puzzle_ids),
+        positions=None if part.positions is None else torch.from_numpy(part.positions),
+    ).to(device)
 
 
 def _few(names: Sequence[str], most: int = 3) -> str:

@@ -94,9 +94,11 @@ def run_cell(cell: Cell, ranks: Ranks, *, test: bool) -> dict[str, Any]:
     result.update(_training(cell, result["steps"]))
     evaluation = Evaluation(cell.config, checkpoint, ranks, Choices())
     if cell.config.data.validation:
-        network, lookup = evaluation.load()
         result["validation"] = validate_network(
-            network, lookup, evaluation.data, cell.config, ranks
+            evaluation.load(),
+            evaluation.data,
+            cell.config.evaluation.validation_votes,
+            ranks,
         )
     if test:
         stopped_by = evaluation.predict(f"predict {cell.title}")

@@ -12,22 +12,14 @@ from tqdm import tqdm
 from arc_data.sources import hash_tasks
 from arc_data.task import Task
 from eval.parts import Parts
-from eval.predict import (
-    Halting,
-    Lookup,
-    PuzzleIds,
-    Window,
-    change_puzzle_ids,
-    list_questions,
-    predict,
-)
+from eval.predict import Halting, Predictor, PuzzleIds, change_puzzle_ids, predict
 from eval.predictions import Predictions, load_predictions
+from eval.questions import Window, list_questions
 from eval.results import PREDICTIONS_FILE, write_results
 from hrm_deeploop.checkpoint import hash_weights, load_into
 from hrm_deeploop.config import StrictConfig
 from hrm_deeploop.device import Ranks, choose_dtype
 from hrm_deeploop.loop import StopSignals
-from hrm_deeploop.model import HRM
 from scripts.assemble import build_network, build_table, load_data, load_table
 from scripts.run_config import RunConfig
 
@@ -205,7 +197,7 @@ class Evaluation:
         """This rank's share of the rows without an answer."""
         ranks = self.ranks
         mine = (~answered).nonzero()[0][ranks.rank :: ranks.world_size]
-        network, lookup = self.load()
+        predictor = self.load()
         num_before = int(answered.sum()) if ranks.is_main else 0
         with (
             StopSignals() as stop,
@@ -219,14 +211,9 @@ class Evaluation:
             ) as bar,
         ):
             for answers in predict(
-                network,
-                lookup,
+                predictor,
                 self.questions.take(mine),
-                canvas=self.config.data.canvas,
-                batch_size=self.config.evaluation.batch_size,
-                device=ranks.device,
                 halting=self.choices.halting,
-                window=self.window,
                 limits=self.about["key"]["segments"],
                 should_stop=lambda: stop.received is not None,
             ):
@@ -235,17 +222,23 @@ class Evaluation:
             parts.write()
         return stop.received
 
-    def load(self) -> tuple[HRM, Lookup]:
-        """The checkpoint's network and the lookup of its puzzle vectors."""
+    def load(self) -> Predictor:
+        """The checkpoint's network, ready to be asked."""
         config, device = self.config, self.ranks.device
         network = build_network(config, device).eval()
         load_into(network, self.checkpoint, self.weights)
         table = build_table(config, self.data.puzzles, device)
         load_table(table, self.data, self.checkpoint)
-        lookup = change_puzzle_ids(
-            table.lookup, self.questions, self.choices.puzzle_ids, seed=config.data.seed
+        return Predictor(
+            network=network,
+            lookup=change_puzzle_ids(
+                table.lookup, self.questions, self.choices.puzzle_ids, seed=config.data.seed
+            ),
+            canvas=config.data.canvas,
+            batch_size=config.evaluation.batch_size,
+            device=device,
+            window=self.window,
         )
-        return network, lookup
 
     def results(self, attempts: tuple[int, ...] | None, name: str) -> dict[str, Any]:
         """Vote, score and write the files of the evaluation; returns the ladder."""

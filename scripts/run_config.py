@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field, ValidationError, model_validator
 from yaml import YAMLError
 
 from arc_data.config import DataConfig
-from eval.predict import Window
+from eval.questions import Window
 from hrm_deeploop.attention import AttentionName
 from hrm_deeploop.config import ModelConfig, OptimConfig, ScalingConfig, StrictConfig
 from hrm_deeploop.device import DeviceName, DtypeName

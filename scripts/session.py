@@ -3,8 +3,7 @@
 import sys
 from pathlib import Path
 
-import torch
-
+from eval.predict import Predictor
 from hrm_deeploop.alignment import align_carry
 from hrm_deeploop.checkpoint import (
     DamagedCheckpointError,
@@ -26,6 +25,7 @@ from scripts.assemble import (
     build_table,
     load_data,
     load_table,
+    to_batch,
 )
 from scripts.run_config import RunConfig
 from scripts.run_directory import check_same_data, checkpoints_to_continue, describe_run
@@ -86,16 +86,9 @@ class Session:
 
     def draw(self, step: int) -> tuple[Batch, ...]:
         """This rank's batch of a step on its device, a part for every length of sequence."""
-        parts = self.stream.batches(step, rank=self.ranks.rank, world_size=self.ranks.world_size)
-        return tuple(
-            Batch(
-                inputs=torch.from_numpy(part.inputs).long(),
-                labels=torch.from_numpy(part.labels).long(),
-                puzzle_ids=torch.from_numpy(part.puzzle_ids),
-                positions=None if part.positions is None else torch.from_numpy(part.positions),
-            ).to(self.ranks.device)
-            for part in parts
-        )
+        ranks = self.ranks
+        parts = self.stream.batches(step, rank=ranks.rank, world_size=ranks.world_size)
+        return tuple(to_batch(part, ranks.device) for part in parts)
 
     def save(self) -> None:
         """Write the step's checkpoint and delete those that need not be kept."""
@@ -120,9 +113,17 @@ class Session:
 
     def validate(self) -> dict[str, float]:
         """Loss and voted scores of the held-out demonstrations."""
-        trainer = self.trainer
-        lookup = trainer.puzzle_embedding.lookup
-        return validate_network(trainer.eval_network, lookup, self.data, self.config, self.ranks)
+        config, trainer = self.config, self.trainer
+        predictor = Predictor(
+            network=trainer.eval_network,
+            lookup=trainer.puzzle_embedding.lookup,
+            canvas=config.data.canvas,
+            batch_size=config.evaluation.batch_size,
+            device=self.ranks.device,
+            window=config.window,
+        )
+        votes = config.evaluation.validation_votes
+        return validate_network(predictor, self.data, votes, self.ranks)
 
     def measure_alignment(self) -> dict[str, float]:
         """kappa of both modules on this rank's rows."""

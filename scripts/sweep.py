@@ -15,13 +15,13 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import Field
 
-from eval.comparison import Sheet, format_markdown, format_text
 from eval.plots import plot_sweep
+from eval.tables import Table, format_markdown, format_text
 from hrm_deeploop.config import StrictConfig
 from hrm_deeploop.device import Ranks, choose_device
 from scripts import cli
 from scripts.cells import TRAINED, StoppedError
-from scripts.compare import (
+from scripts.comparison import (
     CompareOptions,
     Comparison,
     check_distinct,
@@ -90,11 +90,11 @@ def summarize(options: SweepOptions, cells: list[dict[str, Any]]) -> list[dict[s
     return rows
 
 
-def sweep_sheets(options: SweepOptions, rows: list[dict[str, Any]]) -> list[Sheet]:
+def sweep_tables(options: SweepOptions, rows: list[dict[str, Any]]) -> list[Table]:
     """Share that trains, training loss and validation loss, exponents by depths."""
 
-    def table(caption: str, entry: Any) -> Sheet:
-        return Sheet(
+    def table(caption: str, entry: Any) -> Table:
+        return Table(
             caption,
             [f"p={p!r}" for p in options.exponents],
             {
@@ -151,13 +151,13 @@ def main(overrides: list[str]) -> dict[str, Any]:
         return {"exit_status": 128 + stopped.number}
     rows = summarize(options, found)
     if share[0] == 0:
-        sheets = sweep_sheets(options, rows)
+        tables = sweep_tables(options, rows)
         text = json.dumps({"which": options.which, "rows": rows}, indent=2) + "\n"
         (run_dir / SWEEP_FILE).write_text(text, encoding="utf-8")
-        (run_dir / MARKDOWN_FILE).write_text(format_markdown(sheets), encoding="utf-8")
+        (run_dir / MARKDOWN_FILE).write_text(format_markdown(tables), encoding="utf-8")
         plot_sweep(rows, run_dir / PLOT_FILE)
         if output == "text":
-            print(format_text(sheets))
+            print(format_text(tables))
             print(f"written: {SWEEP_FILE}, {MARKDOWN_FILE} and {PLOT_FILE} in {run_dir}/")
     return {"rows": rows, "output": output if share[0] == 0 else "text"}
 

@@ -5,19 +5,17 @@ predicted as a test pair is, and its loss is measured; test pairs are never chos
 """
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
 from eval.ladder import ARC_PRIZE_ATTEMPTS, build_ladder
-from eval.predict import Lookup, Questions, held_out_losses, list_questions, predict
+from eval.predict import Predictor, held_out_losses, predict
 from eval.predictions import join
+from eval.questions import Questions, list_questions
 from eval.score import Score
 from eval.vote import count_ballots
 from hrm_deeploop.device import Ranks
-from hrm_deeploop.model import HRM
 from scripts.assemble import Data
-from scripts.run_config import RunConfig
 
 LOSS = "eval/loss"
 
@@ -31,22 +29,16 @@ def validation_questions(data: Data, votes: int) -> Questions:
 
 
 def validate_network(
-    network: HRM, lookup: Lookup, data: Data, config: RunConfig, ranks: Ranks
+    predictor: Predictor, data: Data, votes: int, ranks: Ranks
 ) -> dict[str, float]:
     """Mean token loss and voted scores at K = 2, by name; every rank takes its share.
 
-    The loss is the mean over held-out demonstrations and their augmentations.
+    The loss is the mean over held-out demonstrations and their first ``votes`` augmentations.
     """
-    questions = validation_questions(data, config.evaluation.validation_votes)
+    questions = validation_questions(data, votes)
     mine = questions.take(np.arange(ranks.rank, len(questions), ranks.world_size))
-    options: dict[str, Any] = dict(
-        canvas=config.data.canvas,
-        batch_size=config.evaluation.batch_size,
-        device=ranks.device,
-        window=config.window,
-    )
-    losses = held_out_losses(network, lookup, mine, **options)
-    answers = [answer.predictions for answer in predict(network, lookup, mine, **options)]
+    losses = held_out_losses(predictor, mine)
+    answers = [answer.predictions for answer in predict(predictor, mine)]
     gathered = ranks.gather_objects((losses, answers))
     predictions = join([part for _, parts in gathered for part in parts])
     ladder = build_ladder(count_ballots(predictions))

@@ -7,6 +7,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,26 +21,35 @@ from arc_data.augment import NUM_DIHEDRAL, is_turned, move_grid
 from arc_data.config import DataConfig
 from arc_data.task import Task
 from eval.ladder import build_ladder
-from eval.predict import predict
+from eval.predict import Halting, predict
 from eval.predictions import Predictions, join, load_predictions
+from eval.questions import Window
 from eval.submission import build_submission, write_submission
 from eval.vote import count_ballots
 from hrm_deeploop.device import Ranks, choose_device
 from scripts import cli
 from scripts.assemble import find_checkpoint
-from scripts.benchmarks.machine import describe_machine
+from scripts.benchmarks.machine import describe_machine, run_config, time_in_turn
 from scripts.evaluation import Choices, Evaluation
-from scripts.run_config import RunConfig, validate
+from scripts.run_config import validate
 from scripts.train import train
 
 NUM_VOTES = 1000
 RIGHT_SHARE, CELL_ERROR = 0.3, 0.02
-ROUNDS = 3  # of fixed and act in turn, so that the machine's moods hit both
-# A model that has learnt enough to know when it is right: mini for longer, more segments.
+SECONDS_PER_WAY = 15.0
+# Models that have learnt enough to know when they are right: mini for longer, with more segments,
+# on whole canvases, and on windows of a canvas larger than the grids.
+LONGER = ("experiment=mini", "scaling=vanilla", "resume=auto", "checkpoint_every=500")
 TRAINED = (
-    *("experiment=mini", "scaling=vanilla", "total_steps=5000", "model.halt_max_steps=4"),
-    *("run_dir=runs/bench-mini", "resume=auto", "checkpoint_every=500"),
+    *LONGER,
+    *("total_steps=5000", "model.halt_max_steps=4", "run_dir=runs/bench-mini"),
 )
+TRAINED_ON_WINDOWS = (
+    *LONGER,
+    *("total_steps=4000", "model.halt_max_steps=16", "run_dir=runs/bench-windows"),
+    *("data.canvas=10", "window=task"),
+)
+Way = tuple[Halting, Window]
 
 
 def bench_evaluation() -> dict[str, Any]:
@@ -144,46 +156,52 @@ def time_vote(path: Path) -> dict[str, float]:
 
 def bench_halting() -> dict[str, Any]:
     """Predictions per second of ``act`` over ``fixed`` on a trained model, and what each scores."""
-    values = cli.compose_config("train", list(TRAINED))
-    cli.take_output(values)
-    config: RunConfig = validate(RunConfig, values)
+    ways: dict[str, Way] = {"fixed": ("fixed", "full"), "act": ("act", "full")}
+    return {"halting": time_ways(TRAINED, ways, base="fixed", best="act")}
+
+
+def bench_windowed_evaluation() -> dict[str, Any]:
+    """Windows and halting against all segments of the whole canvas, on a model of windows."""
+    ways: dict[str, Way] = {
+        "fixed, whole canvas": ("fixed", "full"),
+        "fixed, windows": ("fixed", "task"),
+        "act, windows": ("act", "task"),
+    }
+    return time_ways(TRAINED_ON_WINDOWS, ways, base="fixed, whole canvas", best="act, windows")
+
+
+def time_ways(
+    overrides: Sequence[str], ways: dict[str, Way], *, base: str, best: str
+) -> dict[str, Any]:
+    """Train a model if it is not there, and predict its test pairs in several ways in turn.
+
+    ``over`` is the rate of the way ``best`` over that of ``base``.
+    """
+    config = run_config(overrides)
     ranks = Ranks(device=choose_device(config.device))
     train(config, ranks, "train the model to evaluate")
     checkpoint = find_checkpoint(Path(config.run_dir), "last")
-    seconds: dict[str, list[float]] = {"fixed": [], "act": []}
-    answers: dict[str, Predictions] = {}
     evaluation = Evaluation(config, checkpoint, ranks, Choices())
-    network, lookup = evaluation.load()
-    for halting in ("fixed", "act") * ROUNDS:
-        start = time.perf_counter()
-        answers[halting] = join(
-            [
-                answer.predictions
-                for answer in predict(
-                    network,
-                    lookup,
-                    evaluation.questions,
-                    canvas=config.data.canvas,
-                    batch_size=config.evaluation.batch_size,
-                    device=ranks.device,
-                    halting="act" if halting == "act" else "fixed",
-                )
-            ]
-        )
-        seconds[halting].append(time.perf_counter() - start)
-    result = {}
-    for halting, predictions in answers.items():
-        rate = len(predictions) / float(np.median(seconds[halting]))
+    predictor = evaluation.load()
+    answers: dict[str, Predictions] = {}
+
+    def run(name: str, halting: Halting, window: Window) -> None:
+        found = predict(replace(predictor, window=window), evaluation.questions, halting=halting)
+        answers[name] = join([answer.predictions for answer in found])
+
+    actions = {name: partial(run, name, *way) for name, way in ways.items()}
+    taken = time_in_turn(actions, SECONDS_PER_WAY)
+    rates = {name: len(answers[name]) / float(np.median(taken[name])) for name in ways}
+    result: dict[str, Any] = {}
+    for name, predictions in answers.items():
         ladder = build_ladder(count_ballots(predictions))
         at_2 = ladder["all_tests"]["2"]
         print(
-            f"{halting:5}: {rate:6.0f} predictions/s, {ladder['mean_segments']:.2f} segments, "
+            f"{name:20} {rates[name]:7.1f} predictions/s, {ladder['mean_segments']:5.2f} segments, "
             f"all_tests at K=2 {100 * at_2:.2f} % of {ladder['num_scored_tasks']} tasks"
         )
-        result[f"{halting}_predictions_per_second"] = round(rate)
-        result[f"{halting}_all_tests_at_2"] = round(at_2, 4)
-    over = float(np.median(seconds["fixed"]) / np.median(seconds["act"]))
-    return {**result, "act_over_fixed": round(over, 2)}
+        result[name] = {"predictions_per_second": round(rates[name], 1), "at_2": round(at_2, 4)}
+    return {**result, "over": round(rates[best] / rates[base], 2)}
 
 
 if __name__ == "__main__":

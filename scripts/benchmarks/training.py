@@ -9,9 +9,7 @@ import json
 import resource
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,21 +19,15 @@ from torch.profiler import ProfilerActivity, profile
 
 from arc_data.canvas import VOCAB_SIZE
 from arc_data.windows import WindowedStream
-from eval.ladder import build_ladder
-from eval.predict import Halting, Window, predict
-from eval.predictions import Predictions, join
-from eval.vote import count_ballots
 from hrm_deeploop.cost import count_flops, saved_bytes
 from hrm_deeploop.device import Ranks, choose_device
 from hrm_deeploop.halting import Batch
 from hrm_deeploop.puzzle_embedding import PuzzleEmbedding
 from hrm_deeploop.trainer import Trainer
-from scripts import cli
-from scripts.assemble import build_network, build_stream, find_checkpoint, load_data
-from scripts.benchmarks.machine import describe_machine
-from scripts.evaluation import Choices, Evaluation
-from scripts.run_config import RunConfig, validate
-from scripts.train import train
+from scripts.assemble import build_network, build_stream, load_data, to_batch
+from scripts.benchmarks.evaluation import bench_windowed_evaluation
+from scripts.benchmarks.machine import describe_machine, run_config, time_in_turn
+from scripts.run_config import RunConfig
 
 SHAPES = {
     "mini": ["experiment=mini", "optim.global_batch_size=64"],
@@ -55,12 +47,6 @@ VARIANTS = {  # hrm is HRM's way: bootstrap target, last_update, the whole canva
 MIX = ["experiment=arc1", "data.num_aug=8", "optim.ema_rate=null"]
 MIX_ROWS = {"hrm": 8, "windows": 24}
 NUM_PUZZLES = 1000
-# The model to evaluate: grids of at most 6 x 6 on a canvas of 10, trained on windows.
-TRAINED = [
-    *("experiment=mini", "scaling=vanilla", "data.canvas=10", "window=task"),
-    *("total_steps=4000", "model.halt_max_steps=16", "optim.lr=1e-3"),
-    *("run_dir=runs/bench-windows", "resume=auto", "checkpoint_every=500"),
-]
 
 
 def bench_training() -> dict[str, Any]:
@@ -70,7 +56,7 @@ def bench_training() -> dict[str, Any]:
     return {
         "halt_only_over_bootstrap": found["full"]["halt_only_over_bootstrap"],
         "windows_over_hrm": found["windows"]["windows_over_hrm"],
-        "evaluation_over_fixed": found["evaluation"]["evaluation_over_fixed"],
+        "evaluation_over_fixed": found["evaluation"]["over"],
         "evaluation": found["evaluation"],
         "matrix_share": {name: found[name]["matrix_share"] for name in SHAPES},
         "compiled_over_eager": {name: found[name]["compiled_over_eager"] for name in SHAPES},
@@ -93,12 +79,6 @@ def _in_process(part: str) -> dict[str, Any]:
     return json.loads(last)
 
 
-def _config(overrides: Sequence[str]) -> RunConfig:
-    values = cli.compose_config("train", list(overrides))
-    cli.take_output(values)
-    return validate(RunConfig, values)
-
-
 class _Case(NamedTuple):
     """A trainer and the batches that it is timed on."""
 
@@ -113,7 +93,7 @@ class _Case(NamedTuple):
 
 def _random_case(overrides: Sequence[str]) -> _Case:
     """Random tokens: a dense step takes as long whatever they are."""
-    config = _config(overrides)
+    config = run_config(overrides)
     device = choose_device(config.device)
     generator = torch.Generator().manual_seed(0)
     rows, seq_len = config.optim.global_batch_size, config.data.canvas**2
@@ -145,22 +125,6 @@ def _trainer(config: RunConfig, num_puzzles: int, device: torch.device) -> Train
     )
 
 
-def _time_in_turn(
-    actions: dict[str, Callable[[], object]], seconds: float
-) -> dict[str, list[float]]:
-    """Seconds of every call; each action is called for about ``seconds`` in all, in turns."""
-    taken: dict[str, list[float]] = {name: [] for name in actions}
-    for action in actions.values():
-        action()  # compiles, allocates
-    while any(sum(times) < seconds for times in taken.values()):
-        for name, action in actions.items():
-            if sum(taken[name]) < seconds:
-                start = time.perf_counter()
-                action()
-                taken[name].append(time.perf_counter() - start)
-    return taken
-
-
 def _matrix_product(dtype: torch.dtype, side: int = 2048) -> tuple[Callable[[], Tensor], float]:
     """A large product and its FLOPs."""
     generator = torch.Generator().manual_seed(0)
@@ -176,7 +140,7 @@ def bench_shape(name: str) -> dict[str, Any]:
     }
     product, product_flops = _matrix_product(cases["last_cycle"].trainer.network.dtype)
     actions = {variant: case.step for variant, case in cases.items()}
-    taken = _time_in_turn({**actions, "matrix": product}, SECONDS_PER_VARIANT[name])
+    taken = time_in_turn({**actions, "matrix": product}, SECONDS_PER_VARIANT[name])
     median = {variant: float(np.median(times)) for variant, times in taken.items()}
     matrix_rate = product_flops / median["matrix"]
     rates, shares = {}, {}
@@ -229,7 +193,7 @@ def _print_parts(case: _Case) -> None:
 def bench_windows() -> dict[str, Any]:
     """ARC-AGI-1's own mix of sizes at full size: windows against HRM's way on the whole canvas."""
     hrm = _random_case([*MIX, *VARIANTS["hrm"], f"optim.global_batch_size={MIX_ROWS['hrm']}"])
-    config = _config([*MIX, "window=task", f"optim.global_batch_size={MIX_ROWS['windows']}"])
+    config = run_config([*MIX, "window=task", f"optim.global_batch_size={MIX_ROWS['windows']}"])
     device = choose_device(config.device)
     data = load_data(config)
     stream = build_stream(config, data)
@@ -237,18 +201,10 @@ def bench_windows() -> dict[str, Any]:
     trainer = _trainer(config, len(data.puzzles), device)
 
     def batches(step: int) -> tuple[Batch, ...]:
-        return tuple(
-            Batch(
-                inputs=torch.from_numpy(part.inputs).long(),
-                labels=torch.from_numpy(part.labels).long(),
-                puzzle_ids=torch.from_numpy(part.puzzle_ids),
-                positions=None if part.positions is None else torch.from_numpy(part.positions),
-            ).to(device)
-            for part in stream.batches(step)
-        )
+        return tuple(to_batch(part, device) for part in stream.batches(step))
 
     windows = _Case(config, trainer, batches, 0.0)
-    taken = _time_in_turn({"hrm": hrm.step, "windows": windows.step}, 25.0)
+    taken = time_in_turn({"hrm": hrm.step, "windows": windows.step}, 25.0)
     rates = {name: MIX_ROWS[name] / float(np.median(times)) for name, times in taken.items()}
     print(
         f"windows: {stream.buckets.mean_length:.0f} tokens an example in lengths "
@@ -266,17 +222,17 @@ def bench_growth() -> dict[str, Any]:
         for key in ("H_cycles", "L_cycles")
         for n in cycles
     }
-    config = _config(small)
+    config = run_config(small)
     device = choose_device(config.device)
     for rows in (10**3, 10**6):
         case = _random_case(small)
         trainer = _trainer(config, rows, device)
         cases[f"table={rows}"] = case._replace(trainer=trainer)
-    taken = _time_in_turn({name: case.step for name, case in cases.items()}, 2.0)
+    taken = time_in_turn({name: case.step for name, case in cases.items()}, 2.0)
     median = {name: float(np.median(times)) for name, times in taken.items()}
     meta = torch.device("meta")
     memory = {
-        n: saved_bytes(build_network(_config([*small, f"model.H_cycles={n}"]), meta), 64)
+        n: saved_bytes(build_network(run_config([*small, f"model.H_cycles={n}"]), meta), 64)
         for n in cycles
     }
     for key in ("H_cycles", "L_cycles"):
@@ -294,55 +250,11 @@ def bench_growth() -> dict[str, Any]:
     }
 
 
-def bench_evaluator() -> dict[str, Any]:
-    """Windows and halting against 16 segments of the whole canvas, on a trained model."""
-    config = _config(TRAINED)
-    ranks = Ranks(device=choose_device(config.device))
-    train(config, ranks, "train the model to evaluate")
-    checkpoint = find_checkpoint(Path(config.run_dir), "last")
-    evaluation = Evaluation(config, checkpoint, ranks, Choices())
-    network, lookup = evaluation.load()
-    answers: dict[str, Predictions] = {}
-
-    def run(name: str, halting: Halting, window: Window) -> None:
-        found = predict(
-            network,
-            lookup,
-            evaluation.questions,
-            canvas=config.data.canvas,
-            batch_size=64,
-            device=ranks.device,
-            halting=halting,
-            window=window,
-        )
-        answers[name] = join([answer.predictions for answer in found])
-
-    actions: dict[str, Callable[[], object]] = {
-        "fixed, whole canvas": lambda: run("fixed, whole canvas", "fixed", "full"),
-        "fixed, windows": lambda: run("fixed, windows", "fixed", "task"),
-        "act, windows": lambda: run("act, windows", "act", "task"),
-    }
-    taken = _time_in_turn(actions, 15.0)
-    result: dict[str, Any] = {}
-    rates = {}
-    for name, predictions in answers.items():
-        rates[name] = len(predictions) / float(np.median(taken[name]))
-        ladder = build_ladder(count_ballots(predictions))
-        at_2 = ladder["all_tests"]["2"]
-        print(
-            f"evaluation: {name:20} {rates[name]:7.1f} predictions/s, "
-            f"{ladder['mean_segments']:5.2f} segments, K=2 all_tests {100 * at_2:.2f} %"
-        )
-        result[name] = {"predictions_per_second": round(rates[name], 1), "at_2": round(at_2, 4)}
-    over = rates["act, windows"] / rates["fixed, whole canvas"]
-    return {**result, "evaluation_over_fixed": round(over, 2)}
-
-
 PARTS: dict[str, Callable[[], dict[str, Any]]] = {
     **{name: (lambda name=name: bench_shape(name)) for name in SHAPES},
     "windows": bench_windows,
     "growth": bench_growth,
-    "evaluation": bench_evaluator,
+    "evaluation": bench_windowed_evaluation,
 }
 
 if __name__ == "__main__":

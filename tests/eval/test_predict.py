@@ -11,10 +11,12 @@ from arc_data import sources
 from arc_data.canvas import decode_grid, encode_grid
 from arc_data.puzzles import build_puzzles
 from eval.parts import Parts
-from eval.predict import change_puzzle_ids, list_questions, predict, window_groups
+from eval.predict import Predictor, change_puzzle_ids, held_out_losses, predict
 from eval.predictions import join, load_predictions
+from eval.questions import list_questions, window_groups
 from eval.results import write_results
 from eval.tables import format_ladders
+from hrm_deeploop.losses import token_loss
 from hrm_deeploop.model import HRM, Embedded, SegmentOutput
 from hrm_deeploop.puzzle_embedding import PuzzleEmbedding
 from hrm_deeploop.recurrence import LatentState
@@ -88,12 +90,21 @@ def lookup(puzzle_ids):
     return puzzle_ids[:, None].float()
 
 
-def run(oracle, puzzles, indices=None, votes=VOTES, **options):
+def predictor_of(network, lookup=lookup, canvas=CANVAS, batch_size=100, window="full"):
+    return Predictor(
+        network=network,
+        lookup=lookup,
+        canvas=canvas,
+        batch_size=batch_size,
+        device=CPU,
+        window=window,
+    )
+
+
+def run(oracle, puzzles, indices=None, votes=VOTES, window="full", **options):
     indices = range(len(puzzles.tasks)) if indices is None else indices
     questions = list_questions(puzzles, list(indices), votes)
-    answers = list(
-        predict(oracle, lookup, questions, canvas=CANVAS, batch_size=100, device=CPU, **options)
-    )
+    answers = list(predict(predictor_of(oracle, window=window), questions, **options))
     numbers = np.concatenate([answer.number for answer in answers])
     return join([answer.predictions for answer in answers]).take(np.argsort(numbers, kind="stable"))
 
@@ -166,17 +177,8 @@ def test_a_row_answers_in_any_batch_as_it_would_alone(make_network, data_config,
     table.weight.normal_(generator=generator)
     questions = list_questions(puzzles, range(len(puzzles.tasks)), 4)
     assert len(questions) >= 12
-    answers = list(
-        predict(
-            network,
-            table.lookup,
-            questions,
-            canvas=3,
-            batch_size=5,
-            device=CPU,
-            halting=halting,
-        )
-    )
+    predictor = predictor_of(network, table.lookup, canvas=3, batch_size=5)
+    answers = list(predict(predictor, questions, halting=halting))
     segments = set()
     for answer in answers:
         grids = [
@@ -236,6 +238,38 @@ def test_an_answer_that_touches_its_windows_edge_is_run_again(data_config, make_
     assert oracle.num_segments == 2 * 2 * 4  # every row twice
 
 
+@pytest.mark.parametrize("window", ["full", "task"])
+def test_a_held_out_loss_is_that_of_the_row_alone(make_network, data_config, window):
+    collection = sources.load(data_config(canvas=3, source="arc1"))
+    puzzles = build_puzzles(collection.tasks, num_aug=3, seed=0)
+    network = make_network(halt_max_steps=2).eval()
+    table = PuzzleEmbedding(len(puzzles), 16)
+    table.weight.normal_(generator=torch.Generator().manual_seed(0))
+    questions = list_questions(puzzles, range(len(puzzles.tasks)), 4)
+    predictor = predictor_of(network, table.lookup, canvas=3, batch_size=5, window=window)
+    losses = held_out_losses(predictor, questions)
+    for group in predictor.groups(questions, known=True):
+        for member, number in enumerate(group.rows):
+            inputs, labels = (
+                torch.from_numpy(questions.encode(int(number), 3, part)).long()[None]
+                for part in ("input", "output")
+            )
+            positions = None
+            if group.boxes is not None:
+                height, width = (int(side) for side in group.boxes[member])
+                inside = [r * 3 + c for r in range(height) for c in range(width)]
+                rest = [cell for cell in range(9) if cell not in inside]
+                positions = torch.tensor([(inside + rest)[: group.length]])
+                inputs, labels = inputs.gather(1, positions), labels.gather(1, positions)
+            vectors = table.weight[torch.from_numpy(questions.rows[number : number + 1, 2])]
+            with torch.no_grad():
+                state = network.initial_state(*inputs.shape)
+                for _ in range(2):
+                    out = network(state, inputs, vectors, positions)
+                    state = out.state
+            assert losses[number] == pytest.approx(token_loss(out.logits, labels).item(), rel=1e-4)
+
+
 def test_puzzle_ids_can_be_blanked_or_given_to_another_task(puzzles):
     questions = list_questions(puzzles, range(0, len(puzzles.tasks), 2), VOTES)
     ids = torch.from_numpy(questions.rows[:, 2])
@@ -260,16 +294,8 @@ def test_parts_are_continued_by_any_number_of_ranks(puzzles, tmp_path):
     def share(rank, world_size, stop_after):
         parts = Parts(path, key, rank=rank)
         todo = np.flatnonzero(~parts.answered(len(questions)))[rank::world_size]
-        answers = predict(
-            oracle,
-            lookup,
-            questions.take(todo),
-            canvas=CANVAS,
-            batch_size=7,
-            device=CPU,
-            halting="act",
-            limits=(1, 2),
-        )
+        predictor = predictor_of(oracle, batch_size=7)
+        answers = predict(predictor, questions.take(todo), halting="act", limits=(1, 2))
         for i, answer in enumerate(answers):
             parts.add(answer._replace(number=todo[answer.number]))
             if i == stop_after:
@@ -299,14 +325,7 @@ def test_parts_of_other_weights_are_not_continued(puzzles, tmp_path):
     path = tmp_path / "predictions.npz"
     parts = Parts(path, {"weights": "one"})
     parts.open()
-    for answer in predict(
-        Oracle(puzzles),
-        lookup,
-        list_questions(puzzles, [0], 2),
-        canvas=CANVAS,
-        batch_size=7,
-        device=CPU,
-    ):
+    for answer in predict(predictor_of(Oracle(puzzles)), list_questions(puzzles, [0], 2)):
         parts.add(answer)
     parts.write()
     assert Parts(path, {"weights": "one"}).answered(2).all()

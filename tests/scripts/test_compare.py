@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from scripts.cells import cell_name
-from scripts.compare import parse_share
+from scripts.comparison import parse_share
 
 ROOT = Path(__file__).parents[2]
 

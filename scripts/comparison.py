@@ -1,0 +1,226 @@
+"""The cells of a comparison: which there are, which are chosen, and who runs them."""
+
+import itertools
+import json
+import os
+import re
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from eval.compare import check_declared, config_difference
+from hrm_deeploop.config import StrictConfig
+from hrm_deeploop.device import Ranks
+from scripts import cli
+from scripts.cells import Cell, cell_name, read_cell, run_cell
+from scripts.describe import run_costs
+from scripts.run_config import RunConfig, validate
+
+OWN_KEYS = ("arms", "seeds", "grid", "budget", "share")  # of the comparison, not of a run
+RESERVED = {"run_dir", "resume", "output", "seed", *OWN_KEYS}
+ARM_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+SECONDS_BETWEEN_LOOKS = 5.0
+
+Arms = dict[str, dict[str, Any]]
+Scalar = bool | int | float | str
+
+
+class CompareOptions(StrictConfig):
+    """Keys of ``configs/compare.yaml`` beside those of a run."""
+
+    arms: dict[str, Any]
+    seeds: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(strict=False, min_length=1)]
+    grid: dict[str, Annotated[tuple[Scalar, ...], Field(strict=False, min_length=1)]]
+    budget: Literal["steps", "examples", "flops"]
+    share: str | None = Field(pattern=r"^\d+/[1-9]\d*$")
+    run_dir: str = Field(min_length=1)
+
+
+def check_arms(arms: Mapping[str, Any], grid: Mapping[str, Any]) -> None:
+    """Refuse arms and grids that are no comparison.
+
+    Raises:
+        ValueError: naming the arm or the key and what is allowed.
+    """
+    for key, values in grid.items():
+        if key in RESERVED:
+            raise ValueError(
+                f"grid.{key}: a grid has keys of a run other than {', '.join(sorted(RESERVED))}"
+            )
+        check_distinct(f"grid.{key}", values)
+    for name, own in arms.items():
+        if not ARM_NAME.fullmatch(name):
+            raise ValueError(f"arms.{name}: a name has letters, digits, '_', '-' and '.' only")
+        if not isinstance(own, dict):
+            raise ValueError(
+                f"arms.{name}={own}: expected keys and values, as {{scaling: vanilla}}"
+            )
+        reserved = sorted(RESERVED & own.keys())
+        if reserved or not own:
+            raise ValueError(
+                f"arms.{name}: {', '.join(reserved) or 'no key'} given; an arm declares keys of a "
+                f"run other than {', '.join(sorted(RESERVED))}"
+            )
+        both = sorted(own.keys() & grid.keys())
+        if both:
+            raise ValueError(f"arms.{name} and grid both set {both[0]}")
+
+
+def check_distinct(key: str, values: Sequence[Any]) -> None:
+    """Refuse a value that is given twice.
+
+    Raises:
+        ValueError: naming it.
+    """
+    twice = [value for i, value in enumerate(values) if value in values[:i]]
+    if twice:
+        raise ValueError(f"{key}={list(values)}: {twice[0]} is given twice")
+
+
+class Comparison:
+    """The cells of a comparison and their configurations.
+
+    Raises:
+        ValueError: if the arms differ in what none of them declares.
+    """
+
+    def __init__(
+        self,
+        options: CompareOptions,
+        overrides: list[str],
+        *,
+        config_name: str = "compare",
+        own_keys: Sequence[str] = OWN_KEYS,
+    ) -> None:
+        self.options = options
+        self._config_name = config_name
+        self._own_keys = own_keys
+        self.run_dir = Path(options.run_dir)
+        self._overrides = overrides
+        check_arms(options.arms, options.grid)
+        check_distinct("seeds", options.seeds)
+        keys, values = list(options.grid), itertools.product(*options.grid.values())
+        self.points = [dict(zip(keys, point, strict=True)) for point in values]
+        self._steps: dict[str, int | None] = dict.fromkeys(options.arms)
+        self._steps |= self._budgeted_steps()
+        configs = {
+            arm: self.cell(arm, self.points[0], options.seeds[0]).config for arm in self.arms
+        }
+        self.check(configs)
+        if options.grid and not next(iter(configs.values())).data.validation:
+            raise ValueError(
+                "grid: choosing a point needs data.validation above 0 (data.validation=0.5): it is "
+                "chosen on held-out demonstrations, never on test pairs"
+            )
+
+    @property
+    def arms(self) -> list[str]:
+        return list(self.options.arms)
+
+    def check(self, configs: Mapping[str, RunConfig]) -> dict[str, dict[str, Any]]:
+        """The difference of the arms' configurations, all of which must be declared."""
+        difference = config_difference({name: c.model_dump() for name, c in configs.items()})
+        exceptions = [*self.options.grid, *(["total_steps"] if self._steps_differ else [])]
+        check_declared(difference, declared={**self.options.arms, "grid, budget": exceptions})
+        return difference
+
+    @property
+    def _steps_differ(self) -> bool:
+        return len(set(self._steps.values())) > 1
+
+    def cell(self, arm: str, point: Mapping[str, Any], seed: int) -> Cell:
+        """The cell of an arm, a point of the grid and a seed."""
+        steps = self._steps[arm]
+        own = {**self.options.arms[arm], **point, "seed": seed}
+        own |= {} if steps is None else {"total_steps": steps}
+        changes = [f"{key}={json.dumps(value)}" for key, value in own.items()]
+        values = cli.compose_config(self._config_name, [*self._overrides, *changes])
+        for key in ("output", *self._own_keys):
+            values.pop(key, None)
+        place = {"run_dir": str(self.run_dir / arm / cell_name(point, seed)), "resume": "auto"}
+        return Cell(arm=arm, point=point, config=validate(RunConfig, {**values, **place}))
+
+    def _budgeted_steps(self) -> dict[str, int | None]:
+        """Steps of each arm that make the budget equal to the first arm's."""
+        if self.options.budget == "steps":
+            return {}
+        costs = {
+            arm: run_costs(self.cell(arm, self.points[0], self.options.seeds[0]).config)
+            for arm in self.arms
+        }
+        wanted = next(iter(costs.values()))[self.options.budget]
+        return {
+            arm: max(1, round(cost["steps"] * wanted / cost[self.options.budget]))
+            for arm, cost in costs.items()
+        }
+
+    def grid_cells(self) -> list[Cell]:
+        """What is trained to choose each arm's point of the grid; nothing without a grid."""
+        if not self.options.grid:
+            return []
+        seed = self.options.seeds[0]
+        return [self.cell(arm, point, seed) for point in self.points for arm in self.arms]
+
+    def choose(self) -> dict[str, dict[str, Any]]:
+        """Each arm's point with the lowest validation loss; one that diverged has none."""
+        chosen = dict.fromkeys(self.arms, self.points[0])
+        for arm in self.arms if self.options.grid else ():
+            losses = {}
+            for number, point in enumerate(self.points):
+                found = read_cell(self.cell(arm, point, self.options.seeds[0]))
+                assert found is not None
+                if found["validation"] is not None:
+                    losses[number] = found["validation"]["eval/loss"]
+            if losses:
+                chosen[arm] = self.points[min(losses, key=losses.__getitem__)]
+        return chosen
+
+    def final_cells(self, chosen: Mapping[str, Mapping[str, Any]]) -> list[Cell]:
+        """Every arm at its chosen point with every seed."""
+        seeds = self.options.seeds
+        return [self.cell(arm, chosen[arm], seed) for seed in seeds for arm in self.arms]
+
+
+def parse_share(share: str | None) -> tuple[int, int]:
+    """Which share of the cells this process runs, of how many; torchrun's place by default.
+
+    Raises:
+        ValueError: if there is no such share.
+    """
+    if share is None:
+        return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    index, total = map(int, share.split("/"))
+    if index >= total:
+        raise ValueError(f"share={share}: allowed are 0/{total} to {total - 1}/{total}")
+    return index, total
+
+
+def run_cells(
+    cells: Sequence[Cell], share: tuple[int, int], ranks: Ranks, *, test: bool
+) -> list[dict[str, Any]]:
+    """Run this process's share of the cells, then wait for the others' ends."""
+    index, total = share
+    for number, cell in enumerate(cells):
+        if number % total == index:
+            print(f"cell {number + 1}/{len(cells)}: {cell.title}", file=sys.stderr)
+            run_cell(cell, ranks, test=test)
+    missing, said = list(_unfinished(cells, test=test)), 0
+    while missing:
+        if len(missing) != said:
+            said = len(missing)
+            print(f"waiting for {said} cells of other shares", file=sys.stderr)
+        time.sleep(SECONDS_BETWEEN_LOOKS)
+        missing = list(_unfinished(cells, test=test))
+    found = [read_cell(cell) for cell in cells]
+    return [entry for entry in found if entry is not None]
+
+
+def _unfinished(cells: Sequence[Cell], *, test: bool) -> Iterator[Cell]:
+    for cell in cells:
+        found = read_cell(cell)
+        if found is None or (test and found["test"] is None and not found["failure"]):
+            yield cell
