@@ -1,6 +1,6 @@
 """What came of a comparison, as tables in text, Markdown and HTML, and as pictures."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,27 +16,30 @@ PAPER = {
 }
 
 
-def comparison_tables(comparison: Mapping[str, Any]) -> list[Table]:
-    """Every table of a comparison.json."""
+def comparison_tables(comparison: Mapping[str, Any]) -> dict[str, Table]:
+    """Every table of a comparison.json, by a short name."""
     arms = comparison["arms"]
     tested = {name: arm for name, arm in arms.items() if arm["ladder"] is not None}
-    tables = []
+    tables = {}
     if tested:
-        tables += [_ladder_table(tested, score, comparison) for score in Score._fields]
-        tables += [_votes_table(tested, score) for score in Score._fields]
+        tables |= {score: _ladder_table(tested, score, comparison) for score in Score._fields}
+        tables |= {f"{score} over votes": _votes_table(tested, score) for score in Score._fields}
     if any(arm["difference"] for arm in tested.values()):
-        tables += [_difference_table(tested, score, comparison) for score in Score._fields]
-    tables.append(_training_table(arms))
+        tables |= {
+            f"{score} difference": _difference_table(tested, score, comparison)
+            for score in Score._fields
+        }
+    tables["training"] = _training_table(arms)
     if comparison["grid"]:
-        tables.append(_grid_table(comparison))
+        tables["grid"] = _grid_table(comparison)
+    if any(arm["alignment"] for arm in arms.values()):
+        tables |= {f"kappa_{module}": _alignment_table(arms, module) for module in ("H", "L")}
     failures = {name: arm["failures"] for name, arm in arms.items() if arm["failures"]}
     if failures:
-        tables.append(
-            Table(
-                "failures: what stopped a run (an arm without any result is in no ladder)",
-                ["seeds", "first"],
-                {name: [f"{len(texts)}", texts[0]] for name, texts in failures.items()},
-            )
+        tables["failures"] = Table(
+            "failures: what stopped a run (an arm without any result is in no ladder)",
+            ["seeds", "first"],
+            {name: [f"{len(texts)}", texts[0]] for name, texts in failures.items()},
         )
     return tables
 
@@ -99,13 +102,16 @@ def _training_table(arms: Mapping[str, Any]) -> Table:
     def number(value: float | None, pattern: str = "{:.3f}") -> str:
         return "n/a" if value is None else pattern.format(value)
 
+    def spread(entry: Sequence[float | None]) -> str:
+        return number(entry[0]) + ("" if entry[1] is None else f" ±{entry[1]:.3f}")
+
     rows = {
         name: [
             ", ".join(f"{k.rpartition('.')[2]} {v}" for k, v in arm["chosen"].items()) or "as set",
             f"{arm['num_trained']} of {len(arm['seeds'])}"
             + (f", {len(arm['failures'])} diverged" if arm["failures"] else ""),
-            number(arm["train_loss"]),
-            number(arm["validation_loss"]),
+            spread(arm["train_loss"]),
+            spread(arm["validation_loss"]),
             f"{arm['steps']:,}",
             f"{arm['examples']:,}",
             f"{arm['flops']:.3g}",
@@ -115,12 +121,30 @@ def _training_table(arms: Mapping[str, Any]) -> Table:
         for name, arm in arms.items()
     }
     return Table(
-        "training: means over seeds; a seed has trained if its loss halved and nothing diverged",
+        "training, mean ± sd over seeds; trained: the loss halved and nothing diverged",
         [
             *("grid", "trained", "train loss", "validation loss", "steps", "examples", "FLOPs"),
             *("parameters", "seconds"),
         ],
         rows,
+    )
+
+
+def _alignment_table(arms: Mapping[str, Any], module: str) -> Table:
+    measured = {name: arm["alignment"] for name, arm in arms.items() if arm["alignment"]}
+    steps = list(next(iter(measured.values())))
+    return Table(
+        f"kappa_{module} in training, and |sum G| / sum |G| (1: aligned), means over seeds",
+        [f"step {step}" for step in steps],
+        {
+            name: [
+                f"{rows[step][f'kappa_{module}']:.2f}, {rows[step][f'gradient_{module}']:.2f}"
+                if step in rows
+                else ""
+                for step in steps
+            ]
+            for name, rows in measured.items()
+        },
     )
 
 
@@ -150,8 +174,10 @@ def _grid_entry(cell: Mapping[str, Any] | None, arm: Mapping[str, Any]) -> str:
 
 
 def write_html(
-    tables: Sequence[Table], difference: str, pictures: Mapping[str, Path], title: str, path: Path
+    tables: Iterable[Table], difference: str, pictures: Mapping[str, Path], title: str, path: Path
 ) -> None:
     """One self-contained page with the tables and the PNG files ``pictures`` by caption."""
     images = {caption: data_uri(png.read_bytes(), "image/png") for caption, png in pictures.items()}
-    write_page(TEMPLATE, path, title=title, tables=tables, difference=difference, pictures=images)
+    write_page(
+        TEMPLATE, path, title=title, tables=list(tables), difference=difference, pictures=images
+    )

@@ -1,6 +1,6 @@
 """Tables, in text and Markdown; ladders as tables."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from eval.score import Score
@@ -70,7 +70,7 @@ def format_ladders(ladders: Mapping[str, Ladder]) -> str:
     return "\n".join(lines)
 
 
-def format_text(tables: Sequence[Table]) -> str:
+def format_text(tables: Iterable[Table]) -> str:
     """The tables for a terminal."""
     lines = []
     for table in tables:
@@ -86,7 +86,7 @@ def format_text(tables: Sequence[Table]) -> str:
     return "\n".join(lines)
 
 
-def format_markdown(tables: Sequence[Table]) -> str:
+def format_markdown(tables: Iterable[Table]) -> str:
     """The tables as Markdown."""
     lines = []
     for table in tables:

@@ -37,6 +37,7 @@ from hrm_deeploop.recurrence import LatentState, run_cycles
 Parameters = dict[str, Tensor]
 Module = Literal["H", "L"]
 MODULES: tuple[Module, ...] = ("H", "L")
+LOG_PREFIX = "alignment/"
 
 
 class SublayerAlignment(NamedTuple):
@@ -91,7 +92,7 @@ def align_carry(
         state = network.initial_state(*batch.inputs.shape)
     found = measure_alignment(network, batch, puzzle_embedding.lookup(batch.puzzle_ids), state)
     return {
-        f"alignment/{name}_{module}": getattr(one, name)
+        f"{LOG_PREFIX}{name}_{module}": getattr(one, name)
         for module, one in found.items()
         for name in ("kappa", "gradient")
     }

@@ -9,6 +9,7 @@ runs of several depths kappa_L ~ R^gamma, and eq. 20 stays bounded for p >= p* =
 """
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,6 +19,7 @@ from pydantic import Field
 from tqdm import tqdm
 
 from eval.compare import config_difference
+from eval.tables import Table, format_text
 from hrm_deeploop.alignment import MODULES, ModuleAlignment, fit_exponent, measure_alignment
 from hrm_deeploop.checkpoint import list_checkpoints, load_into
 from hrm_deeploop.config import StrictConfig
@@ -110,29 +112,46 @@ def measure_checkpoint(
     }
 
 
-def format_rows(rows: list[dict[str, Any]]) -> str:
-    """A line per checkpoint, then its sublayers where there is one checkpoint alone."""
-    lines = [
-        f"{'run':40} {'checkpoint':14} {'R_H':>4} {'kappa_H':>14} {'R_L':>4} {'kappa_L':>14} "
-        f"{'|sumG|/sum|G| H, L':>19} {'eq. 20':>8}"
-    ]
-    for row in rows:
-        kappas = {m: f"{row[f'kappa_{m}']:.3f} ±{row[f'kappa_{m}_sd']:.3f}" for m in MODULES}
-        run = "/".join(Path(row["run"]).parts[-2:])
-        lines.append(
-            f"{run:40} {row['checkpoint']:14} {row['rounds_H']:>4} "
-            f"{kappas['H']:>14} {row['rounds_L']:>4} {kappas['L']:>14} "
-            f"{row['gradient_H']:>11.3f}, {row['gradient_L']:.3f} {row['bound']['total']:>8.4f}"
+def alignment_tables(result: Mapping[str, Any]) -> dict[str, Table]:
+    """A row per checkpoint, and its sublayers where there is one checkpoint alone."""
+    rows = result["rows"]
+    tables = {
+        "kappa": Table(
+            "visit alignment: kappa (1 if unrelated, R if aligned), ± sd over batches",
+            [
+                *("R_H", "kappa_H", "R_L", "kappa_L"),
+                *("|sum G|/sum|G| H", "|sum G|/sum|G| L", "eq. 20"),
+            ],
+            {
+                "/".join((*Path(row["run"]).parts[-2:], row["checkpoint"])): [
+                    *(f"{row['rounds_H']}", f"{row['kappa_H']:.3f} ±{row['kappa_H_sd']:.3f}"),
+                    *(f"{row['rounds_L']}", f"{row['kappa_L']:.3f} ±{row['kappa_L_sd']:.3f}"),
+                    *(f"{row['gradient_H']:.3f}", f"{row['gradient_L']:.3f}"),
+                    f"{row['bound']['total']:.4f}",
+                ]
+                for row in rows
+            },
+        )
+    }
+    if result["gamma"] is not None:
+        tables["exponent"] = Table(
+            "kappa_L ~ R^gamma over these runs, and the threshold p* = (1 + gamma) / 4",
+            ["gamma", "p*"],
+            {"": [f"{result['gamma']:.3f}", f"{result['p_star']:.3f}"]},
         )
     if len(rows) == 1:
-        lines += ["", f"{'sublayer':16} {'kappa':>8} {'|sumG|/sum|G|':>14} {'|sumU|/sum|U|':>14}"]
-        lines += [
-            f"{m + ' ' + name:16} {values['kappa']:8.3f} {values['gradient']:14.3f} "
-            f"{values['response']:14.3f}"
-            for m in MODULES
-            for name, values in rows[0]["sublayers"][m].items()
-        ]
-    return "\n".join(lines)
+        tables["sublayers"] = Table(
+            "sublayers",
+            ["kappa", "|sum G|/sum|G|", "|sum U|/sum|U|"],
+            {
+                f"{module} {name}": [
+                    f"{values[key]:.3f}" for key in ("kappa", "gradient", "response")
+                ]
+                for module in MODULES
+                for name, values in rows[0]["sublayers"][module].items()
+            },
+        )
+    return tables
 
 
 def _are_alike(configs: list[RunConfig]) -> bool:
@@ -169,14 +188,9 @@ def main(overrides: list[str]) -> dict[str, Any]:
     if options.out is not None:
         Path(options.out).write_text(json.dumps(result) + "\n", encoding="utf-8")
     if output == "text":
-        print(format_rows(rows))
+        print(format_text(alignment_tables(result).values()))
         if not alike:
-            print("\nno gamma: the runs differ in more than L_cycles, seed and learning rate")
-        if result["gamma"] is not None:
-            print(
-                f"\nkappa_L ~ R^{result['gamma']:.3f} over these runs: "
-                f"p* = (1 + gamma) / 4 = {result['p_star']:.3f}"
-            )
+            print("no gamma: the runs differ in more than L_cycles, seed and learning rate")
     return {**result, "output": output}
 
 

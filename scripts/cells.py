@@ -107,7 +107,7 @@ def run_cell(cell: Cell, ranks: Ranks, *, test: bool) -> dict[str, Any]:
         ladder = evaluation.results(None, cell.title)
         ballots = count_ballots(load_predictions(evaluation.path))
         result["test"] = {
-            "directory": str(evaluation.directory),
+            "directory": str(evaluation.directory.relative_to(cell.directory)),
             "ladder": ladder,
             "truth_ranks": truth_ranks(ballots, ballots.rank()),
         }
@@ -123,7 +123,9 @@ def read_cell(cell: Cell) -> dict[str, Any] | None:
         found = json.loads(path.read_text(encoding="utf-8"))
     except ValueError:
         return None
-    return found if isinstance(found, dict) and found.get("key") == _key(cell.config) else None
+    if not isinstance(found, dict) or found.get("key") != _key(cell.config):
+        return None
+    return {**found, "run_dir": cell.config.run_dir}  # it may have been moved
 
 
 def _write(cell: Cell, result: dict[str, Any]) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from eval.paired import compare_ranks, mean_and_spread
 from eval.plots import plot_curves, plot_ladders
 from eval.score import Score
 from eval.tables import format_markdown, format_text
+from hrm_deeploop.alignment import LOG_PREFIX
 from hrm_deeploop.device import Ranks, choose_device
 from hrm_deeploop.metrics import read_metrics
 from scripts import cli
@@ -66,12 +67,13 @@ def summarize(
             "run_dirs": [cell["run_dir"] for cell in cells],
             "num_trained": sum(cell["status"] == TRAINED for cell in cells),
             "failures": [cell["failure"] for cell in cells if cell["failure"]],
-            "train_loss": _mean([cell["train_loss"] for cell in cells]),
-            "validation_loss": _mean(
+            "train_loss": _mean_and_sd([cell["train_loss"] for cell in cells]),
+            "validation_loss": _mean_and_sd(
                 [cell["validation"]["eval/loss"] for cell in cells if cell["validation"]]
             ),
             "seconds": _mean([cell["seconds"] for cell in cells]),
             **{key: cells[0][key] for key in ("steps", "examples", "flops", "params")},
+            "alignment": _mean_alignment([cell["run_dir"] for cell in cells]),
             "ladder": _mean_ladder(ladders) if ladders else None,
             "spread": {
                 score: mean_and_spread([ladder[score] for ladder in ladders])
@@ -111,6 +113,28 @@ def summarize(
 def _mean(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return float(np.mean(known)) if known else None
+
+
+def _mean_and_sd(values: Sequence[float | None]) -> tuple[float | None, float | None]:
+    return mean_and_spread([{"": value} for value in values])[""] if values else (None, None)
+
+
+def _mean_alignment(run_dirs: Sequence[str]) -> dict[str, dict[str, float]]:
+    """What ``alignment.every`` measured, by step: means over the runs that have it."""
+    found: dict[str, list[dict[str, float]]] = {}
+    for run_dir in run_dirs:
+        for row in read_metrics(Path(run_dir) / METRICS_FILE):
+            measured = {
+                key.removeprefix(LOG_PREFIX): value
+                for key, value in row.items()
+                if key.startswith(LOG_PREFIX)
+            }
+            if measured:
+                found.setdefault(str(row["step"]), []).append(measured)
+    return {
+        step: {key: float(np.mean([row[key] for row in rows])) for key in rows[0]}
+        for step, rows in found.items()
+    }
 
 
 def _mean_ladder(ladders: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -154,15 +178,15 @@ def write_comparison(summary: dict[str, Any], run_dir: Path) -> str:
     }
     plot_curves(metrics, run_dir / CURVES_PLOT)
     pictures["Training"] = run_dir / CURVES_PLOT
-    markdown = f"{format_markdown(tables)}\n```\n{difference}\n```\n"
+    markdown = f"{format_markdown(tables.values())}\n```\n{difference}\n```\n"
     (run_dir / MARKDOWN_FILE).write_text(markdown, encoding="utf-8")
-    write_html(tables, difference, pictures, run_dir.name, run_dir / HTML_FILE)
+    write_html(tables.values(), difference, pictures, run_dir.name, run_dir / HTML_FILE)
     warnings = [
         f"warning: {name}: {warning}"
         for name, ladder in ladders.items()
         for warning in ladder["warnings"]
     ]
-    return "\n".join([difference, "", format_text(tables), *warnings])
+    return "\n".join([difference, "", format_text(tables.values()), *warnings])
 
 
 def main(overrides: list[str]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ Per point: the share of seeds that train, and the loss of those that do. Finishe
 
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -90,16 +91,19 @@ def summarize(options: SweepOptions, cells: list[dict[str, Any]]) -> list[dict[s
     return rows
 
 
-def sweep_tables(options: SweepOptions, rows: list[dict[str, Any]]) -> list[Table]:
-    """Share that trains, training loss and validation loss, exponents by depths."""
+def sweep_tables(sweep: Mapping[str, Any]) -> dict[str, Table]:
+    """The tables of a sweep.json, exponents by depths, by a short name."""
+    rows = sweep["rows"]
+    exponents = list(dict.fromkeys(row["p"] for row in rows))
+    depths = list(dict.fromkeys(row["L_cycles"] for row in rows))
 
     def table(caption: str, entry: Any) -> Table:
         return Table(
             caption,
-            [f"p={p!r}" for p in options.exponents],
+            [f"p={p!r}" for p in exponents],
             {
                 f"L_cycles {depth}": [entry(row) for row in rows if row["L_cycles"] == depth]
-                for depth in options.depths
+                for depth in depths
             },
         )
 
@@ -107,15 +111,19 @@ def sweep_tables(options: SweepOptions, rows: list[dict[str, Any]]) -> list[Tabl
         return lambda row: f"{np.mean(row[key]):.3f}" if row[key] else "n/a"
 
     num_seeds = max(row["num_seeds"] for row in rows)
-    module = {"both": "H and L", "H": "H alone", "L": "L alone"}[options.which]
-    return [
-        table(
+    module = {"both": "H and L", "H": "H alone", "L": "L alone"}[sweep["which"]]
+    return {
+        "share trained": table(
             f"share of {num_seeds} seeds that train; p of {module}",
             lambda row: f"{row['share_trained']:.2f}",
         ),
-        table("training loss at the end, of the seeds that train", loss("train_loss")),
-        table("loss on held-out demonstrations, of the seeds that train", loss("validation_loss")),
-    ]
+        "train loss": table(
+            "training loss at the end, of the seeds that train", loss("train_loss")
+        ),
+        "validation loss": table(
+            "loss on held-out demonstrations, of the seeds that train", loss("validation_loss")
+        ),
+    }
 
 
 def main(overrides: list[str]) -> dict[str, Any]:
@@ -151,9 +159,9 @@ def main(overrides: list[str]) -> dict[str, Any]:
         return {"exit_status": 128 + stopped.number}
     rows = summarize(options, found)
     if share[0] == 0:
-        tables = sweep_tables(options, rows)
-        text = json.dumps({"which": options.which, "rows": rows}, indent=2) + "\n"
-        (run_dir / SWEEP_FILE).write_text(text, encoding="utf-8")
+        sweep = {"which": options.which, "rows": rows}
+        tables = sweep_tables(sweep).values()
+        (run_dir / SWEEP_FILE).write_text(json.dumps(sweep, indent=2) + "\n", encoding="utf-8")
         (run_dir / MARKDOWN_FILE).write_text(format_markdown(tables), encoding="utf-8")
         plot_sweep(rows, run_dir / PLOT_FILE)
         if output == "text":

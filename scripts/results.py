@@ -1,0 +1,141 @@
+"""Fill in the tables of a page from raw rows, which it takes from runs.
+
+python scripts/results.py                        # docs/results.md from docs/results/*.json
+python scripts/results.py runs=runs/results      # first take new rows of these runs
+
+A table of the page stands between two comments, and names its rows and which tables of them:
+
+    <!-- L2.json: all_tests, training -->
+    <!-- end -->
+
+With ``runs`` the rows NAME.json are those of NAME/ (comparison.json or sweep.json) or of a file
+NAME.json that alignment.py wrote with ``out``.
+"""
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from eval.comparison import comparison_tables
+from eval.tables import Table, format_markdown
+from hrm_deeploop.config import StrictConfig
+from scripts import cli
+from scripts.alignment import alignment_tables
+from scripts.compare import COMPARISON_FILE
+from scripts.run_config import to_yaml, validate
+from scripts.sweep import SWEEP_FILE, sweep_tables
+
+PLACE = re.compile(
+    r"(?P<begin><!-- (?P<rows>[\w.-]+\.json): (?P<tables>[^>]+?) -->\n).*?(?P<end><!-- end -->)",
+    re.DOTALL,
+)
+Rows = Mapping[str, Any]
+# What only rows of that kind have, and their tables.
+KINDS: dict[str, Callable[[Rows], dict[str, Table]]] = {
+    "arms": comparison_tables,
+    "which": sweep_tables,
+    "p_star": alignment_tables,
+}
+
+
+class ResultsOptions(StrictConfig):
+    """Keys of ``configs/results.yaml``."""
+
+    page: str = Field(min_length=1)
+    rows: str = Field(min_length=1)
+    runs: str | None
+
+
+def take_rows(name: str, runs: Path) -> Rows:
+    """Raw rows of the runs: paths in them start at ``runs``.
+
+    Raises:
+        ValueError: if there are none.
+    """
+    places = [runs / name, *(runs / Path(name).stem / f for f in (COMPARISON_FILE, SWEEP_FILE))]
+    for place in places:
+        if place.is_file():
+            text = place.read_text(encoding="utf-8")
+            return json.loads(text.replace(json.dumps(f"{runs}/")[1:-1], ""))
+    raise ValueError(f"runs={runs}: none of {', '.join(map(str, places))} is there")
+
+
+def format_rows(rows: Rows) -> str:
+    """JSON with a line per key, or per element where the value is a list or a mapping."""
+    lines = []
+    for key, value in rows.items():
+        if isinstance(value, list) and value:
+            parts = [json.dumps(part) for part in value]
+            text = "[\n  " + ",\n  ".join(parts) + "\n ]"
+        elif isinstance(value, dict) and value:
+            parts = [f"{json.dumps(name)}: {json.dumps(part)}" for name, part in value.items()]
+            text = "{\n  " + ",\n  ".join(parts) + "\n }"
+        else:
+            text = json.dumps(value)
+        lines.append(f" {json.dumps(key)}: {text}")
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def tables_of(rows: Rows) -> dict[str, Table]:
+    """The tables of a comparison, a sweep or an alignment, by their names.
+
+    Raises:
+        ValueError: if the rows are none of these.
+    """
+    for key, tables in KINDS.items():
+        if key in rows:
+            return tables(rows)
+    raise ValueError(f"expected rows with one of the keys {', '.join(KINDS)}, got {list(rows)}")
+
+
+def fill_page(page: str, rows: Mapping[str, Rows]) -> str:
+    """The page with its tables.
+
+    Raises:
+        ValueError: naming a table that the rows do not have.
+    """
+
+    def fill(place: re.Match[str]) -> str:
+        tables = tables_of(rows[place["rows"]])
+        chosen = [name.strip() for name in place["tables"].split(",")]
+        for name in chosen:
+            if name not in tables:
+                raise ValueError(
+                    f"{place['rows']} has no table {name!r}; it has {', '.join(tables)}"
+                )
+        text = format_markdown(tables[name] for name in chosen)
+        return f"{place['begin']}\n{text}{place['end']}"
+
+    return PLACE.sub(fill, page)
+
+
+def main(overrides: list[str]) -> dict[str, Any]:
+    values = cli.compose_config("results", overrides)
+    output = cli.take_output(values)
+    options: ResultsOptions = validate(ResultsOptions, values)
+    cli.show_config(to_yaml(options))
+    page, folder = Path(options.page), Path(options.rows)
+    text = page.read_text(encoding="utf-8")
+    names = sorted({place["rows"] for place in PLACE.finditer(text)})
+    if not names:
+        raise ValueError(f"page={page}: no `<!-- ROWS.json: TABLE -->` in it")
+    if options.runs is not None:
+        taken = {name: take_rows(name, Path(options.runs)) for name in names}
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, rows in taken.items():
+            (folder / name).write_text(format_rows(rows), encoding="utf-8")
+    rows = {name: json.loads((folder / name).read_text(encoding="utf-8")) for name in names}
+    filled = fill_page(text, rows)
+    page.write_text(filled, encoding="utf-8")
+    if output == "text":
+        state = "as it was" if filled == text else "written anew"
+        print(f"{page}: {state}, from {', '.join(names)} in {folder}/")
+    return {"page": str(page), "rows": names, "changed": filled != text, "output": output}
+
+
+if __name__ == "__main__":
+    cli.launch(main, "results", __doc__, keys_of=["results"])

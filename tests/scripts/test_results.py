@@ -1,0 +1,86 @@
+"""The tables of a page are what its raw rows give."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from scripts.results import PLACE, fill_page, format_rows
+
+ROOT = Path(__file__).parents[2]
+SWEEP = {
+    "which": "L",
+    "rows": [
+        {
+            "p": p,
+            "L_cycles": 2,
+            "num_seeds": 2,
+            "share_trained": share,
+            "train_loss": losses,
+            "validation_loss": [],
+            "status": ["trained"] * len(losses),
+        }
+        for p, share, losses in ((0.0, 0.5, [1.5]), (0.5, 1.0, [0.25, 0.75]))
+    ],
+}
+PAGE = "above\n<!-- s.json: share trained, train loss -->\nold\n<!-- end -->\nbelow\n"
+
+
+def run(*overrides):
+    script = str(ROOT / "scripts" / "results.py")
+    return subprocess.run(
+        [sys.executable, script, *overrides], capture_output=True, text=True, timeout=120
+    )
+
+
+def test_tables_of_the_rows_stand_in_their_place():
+    page = fill_page(PAGE, {"s.json": SWEEP})
+    lines = page.splitlines()
+    assert (lines[0], lines[-1]) == ("above", "below")
+    assert "old" not in lines
+    assert "| L_cycles 2 | 0.50 | 1.00 |" in lines
+    assert "| L_cycles 2 | 1.500 | 0.500 |" in lines
+    assert fill_page(page, {"s.json": SWEEP}) == page
+
+
+def test_rows_are_written_a_line_each_and_read_back():
+    text = format_rows(SWEEP)
+    assert json.loads(text) == SWEEP
+    assert sum('"p": ' in line for line in text.splitlines()) == 2
+
+
+def test_rows_are_taken_from_runs_without_their_place(tmp_path):
+    runs, page = tmp_path / "runs", tmp_path / "page.md"
+    (runs / "s").mkdir(parents=True)
+    rows = {**SWEEP, "run": f"{runs}/s/p0.5"}
+    (runs / "s" / "sweep.json").write_text(json.dumps(rows))
+    page.write_text(PAGE)
+    options = [f"page={page}", f"rows={tmp_path / 'rows'}"]
+    result = run(*options, f"runs={runs}")
+    assert result.returncode == 0, result.stderr
+    assert json.loads((tmp_path / "rows" / "s.json").read_text()) == {**rows, "run": "s/p0.5"}
+    assert "| L_cycles 2 | 0.50 | 1.00 |" in page.read_text()
+    again = run(*options)
+    assert "as it was" in again.stdout
+
+
+@pytest.mark.parametrize(
+    ("page", "message"),
+    [
+        ("nothing", "no `<!-- ROWS.json: TABLE -->` in it"),
+        (PAGE, "No such file or directory"),
+        (PAGE.replace("share trained", "shares"), "s.json has no table 'shares'; it has share"),
+    ],
+)
+def test_a_mistake_is_one_line(page, message, tmp_path):
+    place, rows = tmp_path / "page.md", tmp_path / "rows"
+    place.write_text(page)
+    rows.mkdir()
+    if "shares" in page:
+        (rows / "s.json").write_text(json.dumps(SWEEP))
+    result = run(f"page={place}", f"rows={rows}")
+    assert result.returncode == 2
+    assert message in result.stderr.splitlines()[-1]
+    assert place.read_text() == page
