@@ -91,17 +91,25 @@ def _plot_rungs(
 CURVES = {
     "train/lm_loss": "token loss",
     "train/exact_accuracy": "exact accuracy (training)",
-    "train/grad_norm_H": "gradient norm, H",
-    "train/grad_norm_L": "gradient norm, L",
 }
+NORM_PREFIX = "train/grad_norm_"
+OTHER_NORMS = ("embeddings", "heads")  # the rest are the modules'
 
 
 def plot_curves(metrics: Mapping[str, Sequence[Sequence[Mapping[str, float]]]], path: Path) -> None:
     """Loss, accuracy and gradient norms over steps as a PNG: a color per arm, a line per seed."""
-    figure = Figure(figsize=(11, 7), layout="constrained")
+    keys = {k: None for seeds in metrics.values() for rows in seeds for row in rows for k in row}
+    modules = [key.removeprefix(NORM_PREFIX) for key in keys if key.startswith(NORM_PREFIX)]
+    curves = CURVES | {
+        NORM_PREFIX + name: f"gradient norm, {name}" for name in modules if name not in OTHER_NORMS
+    }
+    num_lines = -(-len(curves) // 2)
+    figure = Figure(figsize=(11, 3.5 * num_lines), layout="constrained")
     FigureCanvasAgg(figure)
-    panels = figure.subplots(2, 2).reshape(-1)
-    for panel, (key, title) in zip(panels, CURVES.items(), strict=True):
+    panels = figure.subplots(num_lines, 2, squeeze=False).reshape(-1)
+    for panel in panels[len(curves) :]:
+        panel.set_axis_off()
+    for panel, (key, title) in zip(panels, curves.items(), strict=False):
         for number, (name, seeds) in enumerate(metrics.items()):
             for seed, rows in enumerate(seeds):
                 points = [(row["step"], row[key]) for row in rows if key in row]
@@ -121,14 +129,14 @@ def plot_curves(metrics: Mapping[str, Sequence[Sequence[Mapping[str, float]]]], 
     figure.savefig(path, dpi=120)
 
 
-def plot_sweep(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+def plot_sweep(rows: Sequence[Mapping[str, Any]], depth_key: str, path: Path) -> None:
     """Share of seeds that train, and their loss, over exponents, a line per depth, as a PNG."""
     figure = Figure(figsize=(10, 4.5), layout="constrained")
     FigureCanvasAgg(figure)
     left, right = figure.subplots(1, 2)
-    for number, depth in enumerate(dict.fromkeys(row["L_cycles"] for row in rows)):
-        own = [row for row in rows if row["L_cycles"] == depth]
-        style = dict(color=f"C{number}", marker="o", label=f"L_cycles {depth}")
+    for number, depth in enumerate(dict.fromkeys(row["depth"] for row in rows)):
+        own = [row for row in rows if row["depth"] == depth]
+        style = dict(color=f"C{number}", marker="o", label=f"{depth_key} {depth}")
         left.plot([row["p"] for row in own], [row["share_trained"] for row in own], **style)
         trained = [row for row in own if row["train_loss"]]
         means = [sum(row["train_loss"]) / len(row["train_loss"]) for row in trained]

@@ -29,8 +29,8 @@ from eval.questions import (
 )
 from hrm_deeploop.halting import decide_halt
 from hrm_deeploop.losses import token_loss
-from hrm_deeploop.model import HRM, Embedded, SegmentOutput
-from hrm_deeploop.recurrence import LatentState
+from hrm_deeploop.model import Embedded, Reasoner, SegmentOutput
+from hrm_deeploop.recurrence import State
 
 Halting = Literal["fixed", "act"]
 PuzzleIds = Literal["correct", "blank", "shuffled"]
@@ -50,7 +50,7 @@ class Predictor:
             the whole canvas for a row whose answer touches its window's edge.
     """
 
-    network: HRM
+    network: Reasoner
     lookup: Lookup
     canvas: int
     batch_size: int
@@ -137,14 +137,14 @@ class _Slots(NamedTuple):
 
     member: Tensor  # of the group
     steps: Tensor
-    state: LatentState
+    state: State
     embedded: Embedded
 
     def keep(self, where: Bool[Tensor, " slots"]) -> "_Slots":
         return _Slots(
             member=self.member[where],
             steps=self.steps[where],
-            state=LatentState(z_H=self.state.z_H[where], z_L=self.state.z_L[where]),
+            state={name: z[where] for name, z in self.state.items()},
             embedded=self.embedded.take(where),
         )
 
@@ -152,10 +152,7 @@ class _Slots(NamedTuple):
         return _Slots(
             member=torch.cat((self.member, other.member)),
             steps=torch.cat((self.steps, other.steps)),
-            state=LatentState(
-                z_H=torch.cat((self.state.z_H, other.state.z_H)),
-                z_L=torch.cat((self.state.z_L, other.state.z_L)),
-            ),
+            state={name: torch.cat((z, other.state[name])) for name, z in self.state.items()},
             embedded=self.embedded.join(other.embedded),
         )
 

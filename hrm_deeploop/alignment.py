@@ -19,7 +19,7 @@ forward-mode derivative, one forward per visit and sublayer. Both run in float32
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -29,14 +29,13 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from hrm_deeploop.block import Stack
 from hrm_deeploop.halting import Batch, Carry
+from hrm_deeploop.layers import Latent
 from hrm_deeploop.losses import PAD, correctness, segment_loss
-from hrm_deeploop.model import HRM, Embedded
+from hrm_deeploop.model import Reasoner
 from hrm_deeploop.puzzle_embedding import PuzzleEmbedding
-from hrm_deeploop.recurrence import LatentState, run_cycles
+from hrm_deeploop.recurrence import State
 
 Parameters = dict[str, Tensor]
-Module = Literal["H", "L"]
-MODULES: tuple[Module, ...] = ("H", "L")
 LOG_PREFIX = "alignment/"
 
 
@@ -63,9 +62,9 @@ class ModuleAlignment(NamedTuple):
 
 
 def measure_alignment(
-    network: HRM, batch: Batch, puzzle_vectors: Tensor, state: LatentState
-) -> dict[Module, ModuleAlignment]:
-    """kappa of both modules, on the segment that starts from ``state``, by module name.
+    network: Reasoner, batch: Batch, puzzle_vectors: Tensor, state: State
+) -> dict[str, ModuleAlignment]:
+    """kappa of every module, on the segment that starts from ``state``, by module name.
 
     The network's attention must have forward-mode derivatives: sdpa's math kernel, which is taken,
     and matmul do, flash does not.
@@ -73,11 +72,11 @@ def measure_alignment(
     segment = _Segment(network, batch, puzzle_vectors, state)
     with _in_float32(network), sdpa_kernel(SDPBackend.MATH):
         copies = segment.visit_gradients()
-        return {name: _align_module(segment, copies, name) for name in MODULES}
+        return {name: _align_module(segment, copies, name) for name in network.stacks}
 
 
 def align_carry(
-    network: HRM, puzzle_embedding: PuzzleEmbedding, carry: Carry, rows: int
+    network: Reasoner, puzzle_embedding: PuzzleEmbedding, carry: Carry, rows: int
 ) -> dict[str, float]:
     """kappa and gradient alignment during training, to log: of up to ``rows`` rows that go on.
 
@@ -87,7 +86,7 @@ def align_carry(
     first = torch.arange(min(rows, len(carry.halted)), device=carry.halted.device)
     chosen = going_on if len(going_on) else first
     batch = carry.batch.map(lambda tensor: tensor[chosen])
-    state = LatentState(*(z[chosen] for z in carry.state))
+    state = {name: z[chosen] for name, z in carry.state.items()}
     if not len(going_on):
         state = network.initial_state(*batch.inputs.shape)
     found = measure_alignment(network, batch, puzzle_embedding.lookup(batch.puzzle_ids), state)
@@ -127,60 +126,47 @@ class _Segment:
     """One segment of a batch, as a function of what each visit has for parameters."""
 
     def __init__(
-        self, network: HRM, batch: Batch, puzzle_vectors: Tensor, state: LatentState
+        self, network: Reasoner, batch: Batch, puzzle_vectors: Tensor, state: State
     ) -> None:
         self.network = network
         self.batch = batch
         self.puzzle_vectors = _widen(puzzle_vectors)
-        self.state = LatentState(*map(_widen, state))
+        self.state = {name: _widen(z) for name, z in state.items()}
 
-    def run(self, choose: Callable[[Module, int], Parameters]) -> LatentState:
-        """The state after the segment; ``choose`` gives the parameters of a module's visit r."""
-        network, config = self.network, self.network.config
-        embedded: Embedded = network.embed(
-            self.batch.inputs, self.puzzle_vectors, self.batch.positions
-        )
-        visits: dict[Module, int] = dict.fromkeys(MODULES, 0)
-
-        def update(name: Module, stack: Stack) -> Callable[[Tensor], Tensor]:
-            def visit(x: Tensor) -> Tensor:
-                if not torch.is_grad_enabled():
-                    return stack(x, embedded.rotation)
-                parameters = choose(name, visits[name])
-                visits[name] += 1
-                return functional_call(stack, parameters, (x, embedded.rotation))
-
-            return visit
-
-        return run_cycles(
-            self.state,
-            embedded.tokens,
-            update("H", network.H),
-            update("L", network.L),
-            H_cycles=config.H_cycles,
-            L_cycles=config.L_cycles,
-            gradient=network.gradient,
-        )
-
-    def logits(self, state: LatentState) -> Tensor:
-        """F: the logits at labelled positions, one vector."""
-        z = state.z_H[:, self.network.config.num_puzzle_tokens :]
-        return self.network.lm_head(z)[self.batch.labels != PAD].reshape(-1)
-
-    def loss(self, state: LatentState) -> Tensor:
-        """The training loss of the segment, per row; without the bootstrapped continue value."""
+    def run(self, choose: Callable[[str, int], Parameters]) -> Latent:
+        """What the heads read; ``choose`` gives the parameters of a module's visit r."""
         network = self.network
-        logits = network.lm_head(state.z_H[:, network.config.num_puzzle_tokens :])
+        embedded = network.embed(self.batch.inputs, self.puzzle_vectors, self.batch.positions)
+        stacks = network.stacks
+        visits = dict.fromkeys(stacks, 0)
+
+        def visit(name: str, x: Latent) -> Latent:
+            stack = stacks[name]
+            if not torch.is_grad_enabled():
+                return stack(x, embedded.rotation)
+            parameters = choose(name, visits[name])
+            visits[name] += 1
+            return functional_call(stack, parameters, (x, embedded.rotation))
+
+        return network.recur(self.state, embedded, visit)[1]
+
+    def logits(self, latent: Latent) -> Tensor:
+        """F: the logits at labelled positions, one vector."""
+        return self.network.token_logits(latent)[self.batch.labels != PAD].reshape(-1)
+
+    def loss(self, latent: Latent) -> Tensor:
+        """The training loss of the segment, per row; without the bootstrapped continue value."""
+        logits = self.network.token_logits(latent)
         exact = correctness(logits.detach(), self.batch.labels).exact
-        q_halt = network.q_head(state.z_H[:, 0])[:, 0]
+        q_halt = self.network.q_values(latent)[:, 0]
         return segment_loss(logits, self.batch.labels, exact, q_halt).total / len(logits)
 
-    def visit_gradients(self) -> dict[Module, list[_Visit]]:
+    def visit_gradients(self) -> dict[str, list[_Visit]]:
         """Every visit's parameters and their gradients, by module, in one backward."""
-        copies: dict[Module, list[Parameters]] = {name: [] for name in MODULES}
+        copies: dict[str, list[Parameters]] = {name: [] for name in self.network.stacks}
 
-        def copy(name: Module, visit: int) -> Parameters:
-            stack: Stack = getattr(self.network, name)
+        def copy(name: str, visit: int) -> Parameters:
+            stack = self.network.stacks[name]
             own = {k: p.detach().clone().requires_grad_() for k, p in stack.named_parameters()}
             assert visit == len(copies[name])
             copies[name].append(own)
@@ -200,12 +186,12 @@ class _Segment:
 
 
 def _align_module(
-    segment: _Segment, copies: dict[Module, list[_Visit]], module: Module
+    segment: _Segment, copies: dict[str, list[_Visit]], module: str
 ) -> ModuleAlignment:
     visits = copies[module]
     sums: dict[str, tuple[float, float, float, float]] = {}  # |sum G|, sum |G|, |sum U|, sum |U|
     largest_G = largest_U = 0.0
-    for name, matrices in residual_matrices(getattr(segment.network, module)).items():
+    for name, matrices in residual_matrices(segment.network.stacks[module]).items():
         gradients = [
             {key: visit.gradients[key][rows] for key, rows in matrices.items()} for visit in visits
         ]
@@ -242,8 +228,8 @@ def _align_module(
 
 def _response(
     segment: _Segment,
-    copies: dict[Module, list[_Visit]],
-    module: Module,
+    copies: dict[str, list[_Visit]],
+    module: str,
     number: int,
     matrices: dict[str, slice],
     direction: Parameters,
@@ -255,7 +241,7 @@ def _response(
         tangent[key][rows] = direction[key]
 
     def logits(own: Parameters) -> Tensor:
-        def choose(name: Module, visit: int) -> Parameters:
+        def choose(name: str, visit: int) -> Parameters:
             parameters = copies[name][visit].parameters
             return {**parameters, **own} if (name, visit) == (module, number) else parameters
 
@@ -276,7 +262,7 @@ def _widen(tensor: Tensor) -> Tensor:
 
 
 @contextmanager
-def _in_float32(network: HRM) -> Iterator[None]:
+def _in_float32(network: Reasoner) -> Iterator[None]:
     """Activations in float32 (or wider) for a while, and parameters that ask for no gradient."""
     dtype, network.dtype = network.dtype, torch.promote_types(network.dtype, torch.float32)
     parameters = list(network.parameters())

@@ -4,9 +4,15 @@ Values live in ``configs/*.yaml``; keys keep HRM's names where the concept is HR
 is an error, and so is a value of another type than the one asked for.
 """
 
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    model_serializer,
+    model_validator,
+)
 
 from hrm_deeploop.scaling import RULES, Count, Rule, RuleName
 
@@ -20,13 +26,9 @@ class StrictConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
-class ModelConfig(StrictConfig):
-    """Architecture and halting of one HRM."""
+class ReasonerConfig(StrictConfig):
+    """Width, embeddings and halting: what every network here has."""
 
-    H_cycles: int = Field(ge=1, le=MAX_COUNT)  # C: cycles of a forward
-    L_cycles: int = Field(ge=1, le=MAX_COUNT)  # C_L: updates of z_L in a cycle
-    H_layers: int = Field(ge=1, le=MAX_COUNT)  # K_H: physical blocks of H
-    L_layers: int = Field(ge=1, le=MAX_COUNT)  # K_L
     hidden_size: int = Field(ge=1, le=MAX_WIDTH)
     num_heads: int = Field(ge=1, le=MAX_WIDTH)
     # The MLP is 2/3 of expansion * hidden_size wide, rounded up to a multiple (of 256 in HRM).
@@ -41,7 +43,7 @@ class ModelConfig(StrictConfig):
     q_target: Literal["halt_only", "bootstrap"]
 
     @model_validator(mode="after")
-    def _heads_fit(self) -> "ModelConfig":
+    def _heads_fit(self) -> "ReasonerConfig":
         if self.hidden_size % self.num_heads:
             raise ValueError(
                 f"hidden_size={self.hidden_size} must be a multiple of num_heads={self.num_heads}"
@@ -72,6 +74,103 @@ class ModelConfig(StrictConfig):
     def num_q_values(self) -> int:
         """Outputs of the Q head: halt, and under ``bootstrap`` continue."""
         return 2 if self.q_target == "bootstrap" else 1
+
+
+class HRMConfig(ReasonerConfig):
+    """Architecture of one HRM."""
+
+    name: Literal["hrm"] = "hrm"
+    H_cycles: int = Field(ge=1, le=MAX_COUNT)  # C: cycles of a forward
+    L_cycles: int = Field(ge=1, le=MAX_COUNT)  # C_L: updates of z_L in a cycle
+    H_layers: int = Field(ge=1, le=MAX_COUNT)  # K_H: physical blocks of H
+    L_layers: int = Field(ge=1, le=MAX_COUNT)  # K_L
+
+
+class LoopedConfig(ReasonerConfig):
+    """Architecture of one looped Transformer (DeepLoop, arXiv:2607.13491, sec. 3)."""
+
+    name: Literal["looped"]
+    prelude_layers: int = Field(ge=0, le=MAX_COUNT)  # i: blocks before the loop
+    layers: int = Field(ge=1, le=MAX_COUNT)  # K: physical blocks of the loop
+    rounds: int = Field(ge=1, le=MAX_COUNT)  # R
+    coda_layers: int = Field(ge=0, le=MAX_COUNT)  # j: blocks behind it
+    tie_embeddings: bool  # read tokens out with the embedding
+    embedding_norm: bool  # RMSNorm of the embedded input
+
+
+Model = HRMConfig | LoopedConfig
+
+Step = Literal["causal", "noncausal", "unit"]
+Objective = Literal["delta", "inner"]
+TransitionName = Literal[
+    "huginn",
+    "vanilla",
+    "parcae",
+    "parcae_aligned",
+    "hyperloop",
+    "hyperloop_aligned",
+    "operloop",
+    "recurrent_gpt",
+    "recirculation",
+]
+# Options of the transitions that have any, and their defaults.
+TRANSITION_OPTIONS: dict[str, dict[str, Any]] = {
+    "hyperloop": {"streams": 4},
+    "hyperloop_aligned": {"streams": 4},
+    "operloop": {"streams": 4, "step": "causal", "objective": "delta"},
+    "recurrent_gpt": {"noise": 0.0},
+}
+
+
+class TransitionConfig(StrictConfig):
+    """How a loop reads and writes its state: a name, or a name and its options."""
+
+    name: TransitionName
+    streams: int | None = Field(default=None, ge=1, le=MAX_COUNT)
+    step: Step | None = None
+    objective: Objective | None = None
+    noise: float | None = Field(default=None, ge=0, le=MAX_RATE)  # standard deviation
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_in(cls, given: Any) -> Any:
+        if isinstance(given, str):
+            given = {"name": given}
+        if not isinstance(given, dict):
+            return given
+        return {**TRANSITION_OPTIONS.get(str(given.get("name")), {}), **given}
+
+    @model_validator(mode="after")
+    def _options_are_its_own(self) -> "TransitionConfig":
+        allowed = TRANSITION_OPTIONS.get(self.name, {})
+        for option in ("streams", "step", "objective", "noise"):
+            value = getattr(self, option)
+            if value is not None and option not in allowed:
+                raise ValueError(
+                    f"{option}={value}: {self.name} has {', '.join(allowed) or 'no options'}"
+                )
+        return self
+
+    @model_serializer
+    def _write_briefly(self) -> Any:
+        options = TRANSITION_OPTIONS.get(self.name, {})
+        own = {option: getattr(self, option) for option in options}
+        return self.name if own == options else {"name": self.name, **own}
+
+    def __str__(self) -> str:
+        options = {
+            option: getattr(self, option) for option in TRANSITION_OPTIONS.get(self.name, {})
+        }
+        listed = ", ".join(f"{option} {value}" for option, value in options.items())
+        return f"{self.name} ({listed})" if listed else self.name
+
+    @property
+    def is_per_loop(self) -> bool:
+        """Whether it has parameters of single updates of a cycle."""
+        return self.streams is not None
+
+
+HUGINN = TransitionConfig(name="huginn")
 
 
 class ScalingConfig(StrictConfig):

@@ -11,9 +11,7 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from hrm_deeploop.config import ModelConfig
-from hrm_deeploop.model import HRM
-from hrm_deeploop.scaling import VisitCounts
+from hrm_deeploop.model import Reasoner
 
 
 class StepFlops(NamedTuple):
@@ -28,31 +26,35 @@ class StepFlops(NamedTuple):
         return self.forward + self.backward + self.target
 
 
-def count_flops(
-    config: ModelConfig, visits: VisitCounts, *, seq_len: int, vocab_size: int
-) -> StepFlops:
+def count_flops(network: Reasoner, *, seq_len: int) -> StepFlops:
     """FLOPs of one example's segment, from counts alone."""
+    config, visits = network.config, network.visits
     num_positions = config.num_puzzle_tokens + seq_len
-    h, w = config.hidden_size, config.mlp_width
+    h, w, vocab_size = config.hidden_size, config.mlp_width, network.embed_tokens.num_embeddings
     block = num_positions * (8 * h * h + 6 * h * w + 4 * num_positions * h)
     q_head = 2 * h * config.num_q_values
     # The token head is applied at the canvas positions only.
     heads = 2 * seq_len * h * vocab_size + q_head
-    forward = visits.N_forward * block + heads
+    updates = updates_g = 0  # what the transitions add
+    for name, transition in network.transitions.items():
+        added = num_positions * transition.flops(h)
+        updates += visits[name].rounds_forward * added
+        updates_g += visits[name].rounds * added
+    forward = visits.N_forward * block + updates + heads
     return StepFlops(
         forward=forward,
-        backward=2 * (visits.N_g * block + heads),
+        backward=2 * (visits.N_g * block + updates_g + heads),
         target=forward if config.q_target == "bootstrap" else 0,
     )
 
 
-def saved_bytes(network: HRM, batch_size: int) -> int:
+def saved_bytes(network: Reasoner, batch_size: int) -> int:
     """Bytes that a forward of ``batch_size`` examples keeps for its backward.
 
     ``network`` is on the meta device, so nothing is computed; storages shared by several saved
     tensors count once, parameters not at all.
     """
-    config, device = network.config, network.lm_head.weight.device
+    config, device = network.config, network.embed_tokens.weight.device
     seen = {StorageWeakRef(parameter.untyped_storage()) for parameter in network.parameters()}
     total = 0
 
@@ -85,16 +87,15 @@ class RankMemory(NamedTuple):
 
 
 def estimate_memory(
-    network: HRM, *, num_puzzles: int, rank_rows: int, micro_rows: int, averaged: bool
+    network: Reasoner, *, num_puzzles: int, rank_rows: int, micro_rows: int, averaged: bool
 ) -> RankMemory:
     """Memory of one rank with ``rank_rows`` of the global batch, ``micro_rows`` at a time."""
     config = network.config
     num_core = sum(parameter.numel() for parameter in network.parameters())
-    positions = config.num_puzzle_tokens + network.seq_len
-    state = 2 * rank_rows * positions * config.hidden_size * network.dtype.itemsize
+    state = sum(tensor.numel() for tensor in network.initial_state(rank_rows).values())
     return RankMemory(
         weights_and_optimizer=4 * num_core * (5 if averaged else 4),
         puzzle_embedding=4 * num_puzzles * config.puzzle_emb_ndim,
-        carry=2 * state,
+        carry=2 * state * network.dtype.itemsize,
         activations=saved_bytes(network, micro_rows),
     )

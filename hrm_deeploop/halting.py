@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from hrm_deeploop.recurrence import LatentState
+from hrm_deeploop.recurrence import State
 
 
 class Batch(NamedTuple):
@@ -44,7 +44,7 @@ class Batch(NamedTuple):
 class Carry(NamedTuple):
     """What the batch's slots hold between two segments."""
 
-    state: LatentState
+    state: State
     steps: Int[Tensor, " batch"]  # segments run by the slot's example
     halted: Bool[Tensor, " batch"]
     batch: Batch
@@ -56,7 +56,7 @@ class Carry(NamedTuple):
             return tensor.chunk(num_parts)[part]
 
         return Carry(
-            state=LatentState(*map(chunk, self.state)),
+            state={name: chunk(tensor) for name, tensor in self.state.items()},
             steps=chunk(self.steps),
             halted=chunk(self.halted),
             batch=self.batch.map(chunk),
@@ -66,13 +66,14 @@ class Carry(NamedTuple):
         """Everything by name, for a checkpoint."""
         own = {"steps": self.steps, "halted": self.halted}
         batch = {name: t for name, t in self.batch._asdict().items() if t is not None}
-        return {**own, **self.state._asdict(), **batch}
+        return {**own, **self.state, **batch}
 
     @classmethod
     def from_tensors(cls, tensors: dict[str, Tensor]) -> "Carry":
         """The carry whose :meth:`tensors` these are."""
+        others = {"steps", "halted", *Batch._fields}
         return cls(
-            state=LatentState(z_H=tensors["z_H"], z_L=tensors["z_L"]),
+            state={name: tensor for name, tensor in tensors.items() if name not in others},
             steps=tensors["steps"],
             halted=tensors["halted"],
             batch=Batch(
@@ -84,7 +85,7 @@ class Carry(NamedTuple):
         )
 
 
-def empty_carry(batch: Batch, initial: LatentState) -> Carry:
+def empty_carry(batch: Batch, initial: State) -> Carry:
     """A carry whose slots have all halted, so that the first step fills every one."""
     num_rows = len(batch.inputs)
     return Carry(
@@ -95,14 +96,14 @@ def empty_carry(batch: Batch, initial: LatentState) -> Carry:
     )
 
 
-def refill(carry: Carry, fresh: Batch, initial: LatentState) -> Carry:
+def refill(carry: Carry, fresh: Batch, initial: State) -> Carry:
     """Put each halted slot's example of ``fresh`` and the initial state into it."""
 
     def choose(new: Tensor, old: Tensor) -> Tensor:
         return torch.where(carry.halted.view(-1, *[1] * (old.ndim - 1)), new, old)
 
     return Carry(
-        state=LatentState(*map(choose, initial, carry.state)),
+        state={name: choose(initial[name], old) for name, old in carry.state.items()},
         steps=torch.where(carry.halted, 0, carry.steps),
         halted=torch.zeros_like(carry.halted),
         batch=Batch(

@@ -1,4 +1,4 @@
-"""Every initial value of a network, and the only place where beta appears.
+"""Every initial value of a network but the transitions' own, and the only place of beta.
 
 HRM's values: linear maps are truncated normal (2 standard deviations, variance-corrected) with std
 1 / sqrt(fan_in); the token embedding has std 1 / sqrt(hidden), and is multiplied by sqrt(hidden) on
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from hrm_deeploop.block import Stack
 
 if TYPE_CHECKING:
-    from hrm_deeploop.model import HRM
+    from hrm_deeploop.model import Reasoner
 
 # Standard deviation of a standard normal that is cut off at +-2.
 TRUNCATED_STD = 0.87962566103423978
@@ -32,21 +32,24 @@ def truncated_normal_(tensor: Tensor, std: float, generator: torch.Generator) ->
 
 
 @torch.no_grad()
-def initialize(model: "HRM", generator: torch.Generator) -> None:
+def initialize(model: "Reasoner", generator: torch.Generator) -> None:
     """Set every parameter and initial state of ``model``; equal draws whatever the scaling."""
     hidden_size = model.config.hidden_size
     embedding_std = 1 / math.sqrt(hidden_size)
     truncated_normal_(model.embed_tokens.weight, embedding_std, generator)
     if model.embed_positions is not None:
         truncated_normal_(model.embed_positions, embedding_std, generator)
-    _initialize_stack(model.H, model.scaling.H.beta, generator)
-    _initialize_stack(model.L, model.scaling.L.beta, generator)
-    truncated_normal_(model.lm_head.weight, embedding_std, generator)
+    for name, stack in model.stacks.items():
+        _initialize_stack(stack, model.scaling[name].beta, generator)
+    if model.lm_head is not None:
+        truncated_normal_(model.lm_head.weight, embedding_std, generator)
     model.q_head.weight.zero_()
     assert model.q_head.bias is not None
     model.q_head.bias.fill_(Q_BIAS)
-    truncated_normal_(model.H_init, 1.0, generator)
-    truncated_normal_(model.L_init, 1.0, generator)
+    for vector in model.initial_vectors.values():
+        truncated_normal_(vector, 1.0, generator)
+    for transition in model.transitions.values():
+        transition.initialize(lambda tensor, std: truncated_normal_(tensor, std, generator))
 
 
 def _initialize_stack(stack: Stack, beta: float, generator: torch.Generator) -> None:

@@ -1,9 +1,11 @@
-"""The Hierarchical Reasoning Model: embed, recur over H and L, read out tokens and halt values.
+"""What every network here shares: embed, recur, read out tokens and halt values.
 
-Wang et al. 2025, arXiv:2506.21734, with the skip paths scaled as ``scaling.py`` says.
+``hrm.py`` and ``looped.py`` say what recurs. Wang et al. 2025, arXiv:2506.21734, with the skip
+paths scaled as ``scaling.py`` says.
 """
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -13,8 +15,7 @@ from torch import Tensor, nn
 
 from hrm_deeploop.attention import Backend, attention_function
 from hrm_deeploop.block import Block, Stack
-from hrm_deeploop.config import ModelConfig
-from hrm_deeploop.init import initialize
+from hrm_deeploop.config import ReasonerConfig
 from hrm_deeploop.layers import (
     Attention,
     Latent,
@@ -24,65 +25,54 @@ from hrm_deeploop.layers import (
     SwiGLU,
     cast_once,
 )
-from hrm_deeploop.recurrence import LatentState, run_cycles
-from hrm_deeploop.scaling import (
-    Gradient,
-    ModuleScaling,
-    ResidualScaling,
-    Rule,
-    count_visits,
-    module_scaling,
-)
+from hrm_deeploop.recurrence import State
+from hrm_deeploop.scaling import Rule, VisitCounts, module_scaling
+from hrm_deeploop.transition import Transition
+
+Visit = Callable[[str, Latent], Latent]
+"""Applies the blocks of a module, by its name."""
 
 
 class SegmentOutput(NamedTuple):
     """What one segment computes. Q values are logits, in float32 or wider."""
 
-    state: LatentState  # carries the graph; detach it before the next segment
+    state: State  # carries the graph; detach it before the next segment
     logits: Float[Tensor, "batch seq vocab"]
     q_halt: Float[Tensor, " batch"]
     q_continue: Float[Tensor, " batch"] | None  # under q_target=bootstrap only
 
 
-class HRM(nn.Module):
-    """One network; ``scaling`` and ``gradient`` are all that distinguishes its variants.
+class Reasoner(nn.Module):
+    """Base of the networks. A subclass has its modules' stacks and transitions as attributes.
 
     Args:
         config: architecture.
+        visits: how often a segment visits each module; with ``rule`` it decides (alpha, beta).
         vocab_size: number of tokens.
         seq_len: canvas positions of an example, puzzle tokens not counted.
         rule: exponents of the residual scaling.
-        gradient: which updates carry gradient; with ``rule`` it decides (alpha, beta).
         attention: backend name.
         dtype: of the activations; parameters are float32.
-        generator: source of the initial values.
     """
 
     def __init__(
         self,
-        config: ModelConfig,
+        config: ReasonerConfig,
+        visits: VisitCounts,
         *,
         vocab_size: int,
         seq_len: int,
         rule: Rule,
-        gradient: Gradient,
-        attention: Backend = "sdpa",
-        dtype: torch.dtype = torch.float32,
-        generator: torch.Generator,
+        attention: Backend,
+        dtype: torch.dtype,
     ) -> None:
         super().__init__()
         self.config = config
         self.seq_len = seq_len
-        self.gradient: Gradient = gradient
         self.dtype = dtype
-        self.visits = count_visits(
-            H_layers=config.H_layers,
-            L_layers=config.L_layers,
-            H_cycles=config.H_cycles,
-            L_cycles=config.L_cycles,
-            gradient=gradient,
-        )
-        self.scaling: ModuleScaling = module_scaling(rule, self.visits)
+        self.visits = visits
+        self.scaling = module_scaling(rule, visits)
+        self._attend = attention_function(attention)
 
         hidden_size, num_positions = config.hidden_size, config.num_puzzle_tokens + seq_len
         self.embed_tokens = nn.Embedding(
@@ -95,57 +85,77 @@ class HRM(nn.Module):
         else:
             self.embed_positions = nn.Parameter(torch.empty(num_positions, hidden_size))
 
-        attend = attention_function(attention)
+    def _stack(self, module: str) -> Stack:
+        """The blocks of a module, as many as are visited, with its alpha."""
+        config = self.config
+        return Stack(
+            [
+                Block(
+                    Attention(config.hidden_size, config.num_heads, self._attend),
+                    SwiGLU(config.hidden_size, config.mlp_width),
+                    alpha=self.scaling[module].alpha,
+                    eps=config.rms_norm_eps,
+                )
+                for _ in range(self.visits[module].layers)
+            ]
+        )
 
-        def stack(num_layers: int, gains: ResidualScaling) -> Stack:
-            return Stack(
-                [
-                    Block(
-                        Attention(hidden_size, config.num_heads, attend),
-                        SwiGLU(hidden_size, config.mlp_width),
-                        alpha=gains.alpha,
-                        eps=config.rms_norm_eps,
-                    )
-                    for _ in range(num_layers)
-                ]
-            )
+    def _heads(self, vocab_size: int, *, tied: bool = False) -> None:
+        """Create what reads out tokens (unless it is the embedding) and halt values."""
+        hidden_size = self.config.hidden_size
+        self.lm_head = None if tied else Linear(hidden_size, vocab_size)
+        self.q_head = Linear(hidden_size, self.config.num_q_values, bias=True)
 
-        self.H = stack(config.H_layers, self.scaling.H)
-        self.L = stack(config.L_layers, self.scaling.L)
-        self.lm_head = Linear(hidden_size, vocab_size)
-        self.q_head = Linear(hidden_size, config.num_q_values, bias=True)
-        self.register_buffer("H_init", torch.empty(hidden_size))
-        self.register_buffer("L_init", torch.empty(hidden_size))
-        self.H_init: Tensor
-        self.L_init: Tensor
-        initialize(self, generator)
+    @property
+    def stacks(self) -> dict[str, Stack]:
+        """The blocks of every module, by its name."""
+        return {name: getattr(self, name) for name in self.visits.modules}
 
-    def initial_state(self, batch_size: int, seq_len: int | None = None) -> LatentState:
+    @property
+    def transitions(self) -> dict[str, Transition]:
+        """The transitions of the modules that loop, by their names."""
+        raise NotImplementedError
+
+    @property
+    def initial_vectors(self) -> dict[str, Tensor]:
+        """Fixed vectors that the states start from, by name of the state."""
+        raise NotImplementedError
+
+    def recur(self, state: State, embedded: "Embedded", visit: Visit) -> tuple[State, Latent]:
+        """One segment's states, and the latent that the heads read."""
+        raise NotImplementedError
+
+    def initial_state(self, batch_size: int, seq_len: int | None = None) -> State:
         """The state of an example that has run no segment; a view, equal for every example.
 
         ``seq_len`` is that of a window; None: the whole canvas.
         """
         num_tokens = self.config.num_puzzle_tokens + (seq_len or self.seq_len)
         shape = (batch_size, num_tokens, self.config.hidden_size)
-        return LatentState(
-            z_H=self.H_init.to(self.dtype).expand(shape),
-            z_L=self.L_init.to(self.dtype).expand(shape),
-        )
+        transitions = self.transitions.values()
+        return {
+            name: transition.expand(vector.to(self.dtype).expand(shape))
+            for (name, vector), transition in zip(
+                self.initial_vectors.items(), transitions, strict=True
+            )
+        }
 
     def forward(
         self,
-        state: LatentState,
+        state: State,
         inputs: Int[Tensor, "batch seq"],
         puzzle_vectors: Float[Tensor, "batch ndim"],
         positions: Int[Tensor, "batch seq"] | None = None,
+        noise: Float[Tensor, "batch tokens dim"] | None = None,
     ) -> SegmentOutput:
-        """Run one segment: C cycles from ``state``, one prediction, one halting decision.
+        """Run one segment from ``state``: one prediction, one halting decision.
 
         ``positions`` are those of the tokens of a window on the canvas; None: all, in order.
+        ``noise`` is what a transition with noise adds, in training.
         """
-        return self.segment(state, self.embed(inputs, puzzle_vectors, positions))
+        return self.segment(state, self.embed(inputs, puzzle_vectors, positions, noise))
 
-    def segment(self, state: LatentState, embedded: "Embedded") -> SegmentOutput:
+    def segment(self, state: State, embedded: "Embedded") -> SegmentOutput:
         """``forward`` from what :meth:`embed` returned, which is the same in every segment."""
         # A compiled graph shares the casts by itself.
         if torch.compiler.is_compiling():
@@ -153,31 +163,37 @@ class HRM(nn.Module):
         with cast_once(self, self.dtype):
             return self._segment(state, embedded)
 
-    def _segment(self, state: LatentState, embedded: "Embedded") -> SegmentOutput:
-        config, rotation = self.config, embedded.rotation
-        z_H, z_L = run_cycles(
-            state,
-            embedded.tokens,
-            lambda x: self.H(x, rotation),
-            lambda x: self.L(x, rotation),
-            H_cycles=config.H_cycles,
-            L_cycles=config.L_cycles,
-            gradient=self.gradient,
+    def _segment(self, state: State, embedded: "Embedded") -> SegmentOutput:
+        stacks = self.stacks
+        state, latent = self.recur(
+            state, embedded, lambda name, x: stacks[name](x, embedded.rotation)
         )
-        q_values = self.q_head(z_H[:, 0])
-        q_values = q_values.to(torch.promote_types(q_values.dtype, torch.float32))
+        q_values = self.q_values(latent)
         return SegmentOutput(
-            state=LatentState(z_H=z_H, z_L=z_L),
-            logits=self.lm_head(z_H[:, config.num_puzzle_tokens :]),
+            state=state,
+            logits=self.token_logits(latent),
             q_halt=q_values[:, 0],
-            q_continue=q_values[:, 1] if config.q_target == "bootstrap" else None,
+            q_continue=q_values[:, 1] if self.config.q_target == "bootstrap" else None,
         )
+
+    def token_logits(self, latent: Latent) -> Float[Tensor, "batch cells vocab"]:
+        """Of the canvas positions."""
+        canvas = latent[:, self.config.num_puzzle_tokens :]
+        if self.lm_head is None:
+            return F.linear(canvas, self.embed_tokens.weight.to(canvas.dtype))
+        return self.lm_head(canvas)
+
+    def q_values(self, latent: Latent) -> Float[Tensor, "batch values"]:
+        """Halt and, under bootstrap, continue logits of the first position, in float32 or wider."""
+        q_values = self.q_head(latent[:, 0])
+        return q_values.to(torch.promote_types(q_values.dtype, torch.float32))
 
     def embed(
         self,
         inputs: Int[Tensor, "batch seq"],
         puzzle_vectors: Float[Tensor, "batch ndim"],
         positions: Int[Tensor, "batch seq"] | None = None,
+        noise: Float[Tensor, "batch tokens dim"] | None = None,
     ) -> "Embedded":
         """Puzzle tokens, then canvas tokens; multiplied by sqrt(hidden) as in HRM."""
         hidden_size, num_puzzle_tokens = self.config.hidden_size, self.config.num_puzzle_tokens
@@ -196,6 +212,7 @@ class HRM(nn.Module):
         return Embedded(
             tokens=(math.sqrt(hidden_size) * tokens).to(self.dtype),
             rotation=None if self.rotary is None else self.rotary(positions),
+            noise=noise,
         )
 
 
@@ -204,6 +221,7 @@ class Embedded(NamedTuple):
 
     tokens: Latent
     rotation: Rotation | None
+    noise: Latent | None = None  # in training alone, of a transition that has it
 
     def take(self, where: Tensor) -> "Embedded":
         """That of some rows."""

@@ -1,4 +1,4 @@
-"""The cycle schedule of a segment and its one-step gradient.
+"""The cycle schedule of HRM's segment and its one-step gradient; a looped model's rounds.
 
 Cycle c = 1..C, with e the input embedding (HRM, Wang et al. 2025, arXiv:2506.21734; DeepLoop,
 arXiv:2607.13491, sec. 4):
@@ -12,51 +12,81 @@ backward does not depend on C under the two truncations:
     last_cycle    every update of the last cycle            (DeepLoop, eq. 18)
     last_update   the last update of L and the last of H    (the released HRM code)
     full          all of them
+
+The sums are those of the transition ``huginn``; ``transition.py`` has others, which read and write
+the state z in another way and get what is added to it as their injection.
 """
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from hrm_deeploop.layers import Latent
-from hrm_deeploop.scaling import Gradient
+from hrm_deeploop.scaling import HRMGradient, LoopedGradient
+from hrm_deeploop.transition import Apply, Memory, Transition, Update
+
+State = dict[str, Tensor]
+"""Latent states by name: z_H and z_L of an HRM, z of a looped model."""
 
 
-class LatentState(NamedTuple):
-    """What one segment hands to the next; the caller detaches it in between."""
+def detach(state: State) -> State:
+    """The state without its graph, as it goes to the next segment."""
+    return {name: tensor.detach() for name, tensor in state.items()}
 
-    z_H: Latent
-    z_L: Latent
 
-    def detach(self) -> "LatentState":
-        return LatentState(z_H=self.z_H.detach(), z_L=self.z_L.detach())
+class Loop(NamedTuple):
+    """One module in a loop: how it reads and writes its state, and its blocks."""
+
+    transition: Transition
+    blocks: Apply
+    noise: Latent | None = None
+
+    def update(
+        self, state: Tensor, injection: Latent, number: int, memory: Memory
+    ) -> tuple[Tensor, Memory]:
+        """Update ``number`` (0 is the first of a cycle) of the state."""
+        given = Update(injection, self.blocks, number, memory, self.noise)
+        return self.transition(state, given)
+
+    def read(self, state: Tensor) -> Latent:
+        """What others see of the state."""
+        return self.transition.read(state)
 
 
 def run_cycles(
-    state: LatentState,
-    embedded: Tensor,
-    update_H: Callable[[Tensor], Tensor],
-    update_L: Callable[[Tensor], Tensor],
+    state: State,
+    embedded: Latent,
+    H: Loop,
+    L: Loop,
     *,
     H_cycles: int,
     L_cycles: int,
-    gradient: Gradient,
-) -> LatentState:
-    """Run ``H_cycles`` cycles from ``state``; the result carries gradient as ``gradient`` says.
-
-    ``update_H`` and ``update_L`` map a module's summed input to its new state; any shape will do.
-    """
-    z_H, z_L = state
+    gradient: HRMGradient,
+) -> State:
+    """Run ``H_cycles`` cycles from ``state``; the result carries gradient as ``gradient`` says."""
+    z_H, z_L = state["z_H"], state["z_L"]
     graph = torch.is_grad_enabled()
     for cycle in range(1, H_cycles + 1):
         in_last_cycle = cycle == H_cycles
-        for update in range(1, L_cycles + 1):
-            is_last_update = in_last_cycle and update == L_cycles
+        memory: Memory = None
+        for number in range(L_cycles):
+            is_last_update = in_last_cycle and number == L_cycles - 1
             visible = {"last_cycle": in_last_cycle, "last_update": is_last_update, "full": True}
             with torch.set_grad_enabled(graph and visible[gradient]):
-                z_L = update_L(z_L + (z_H + embedded))
+                z_L, memory = L.update(z_L, H.read(z_H) + embedded, number, memory)
         with torch.set_grad_enabled(graph and (in_last_cycle or gradient == "full")):
-            z_H = update_H(z_H + z_L)
-    return LatentState(z_H=z_H, z_L=z_L)
+            z_H, _ = H.update(z_H, L.read(z_L), 0, None)
+    return {"z_H": z_H, "z_L": z_L}
+
+
+def run_rounds(
+    state: Tensor, injection: Latent, loop: Loop, *, rounds: int, gradient: LoopedGradient
+) -> Tensor:
+    """The state after ``rounds`` updates; all of them carry gradient, or the last alone."""
+    graph, memory = torch.is_grad_enabled(), None
+    for number in range(rounds):
+        visible = gradient == "all_rounds" or number == rounds - 1
+        with torch.set_grad_enabled(graph and visible):
+            state, memory = loop.update(state, injection, number, memory)
+    return state

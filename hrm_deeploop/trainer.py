@@ -27,19 +27,19 @@ from hrm_deeploop.halting import (
     refill,
 )
 from hrm_deeploop.losses import Correctness, correctness, segment_loss
-from hrm_deeploop.model import HRM
+from hrm_deeploop.model import Reasoner
 from hrm_deeploop.optim import average_weights, build_optimizer, build_scheduler
 from hrm_deeploop.puzzle_embedding import PuzzleEmbedding
-from hrm_deeploop.recurrence import LatentState
-from hrm_deeploop.window import GRAD_NORMS, LOSS_SUMS, NAMES, LogWindow, gradient_norms
+from hrm_deeploop.recurrence import State, detach
+from hrm_deeploop.window import COUNTED, LOSS_SUMS, LogWindow, gradient_norms
 
-EXPLORATION_STREAM = 1  # keeps these draws apart from the batches' at one seed
+EXPLORATION_STREAM, NOISE_STREAM = 1, 2  # keep these draws apart from the batches' at one seed
 
 
 class Segment(NamedTuple):
     """What one micro-batch's segment leaves behind."""
 
-    state: LatentState
+    state: State
     q_halt: Tensor
     q_continue: Tensor | None
     right: Correctness
@@ -66,7 +66,7 @@ class Trainer:
 
     def __init__(
         self,
-        network: HRM,
+        network: Reasoner,
         puzzle_embedding: PuzzleEmbedding,
         config: OptimConfig,
         *,
@@ -91,7 +91,7 @@ class Trainer:
         self.seed = seed
         self.ranks = ranks
         self.step = 0
-        self.window = LogWindow(ranks)
+        self.window = LogWindow(ranks, list(network.stacks))
         self._finite = finite_check(ranks.device)
         self.carry: tuple[Carry, ...] | None = None  # a part for every length of sequence
         self.optimizer = build_optimizer(network.parameters(), config)
@@ -114,10 +114,17 @@ class Trainer:
             initial = self.network.initial_state(*batch.inputs.shape)
             old = self.carry[number] if self.carry else empty_carry(batch, initial)
             carries.append(refill(old, batch, initial))
-        parts = [list(self._micro_batches(carry)) for carry in carries]
-        segments = [[self._run(part, is_last=part is parts[-1][-1]) for part in p] for p in parts]
+        parts = [
+            (number, part)
+            for number, carry in enumerate(carries)
+            for part in self._micro_batches(carry, self._noise(number, carry.batch))
+        ]
+        segments: list[list[Segment]] = [[] for _ in carries]
+        for number, (part, noise) in parts:
+            is_last = part is parts[-1][1][0]
+            segments[number].append(self._run(part, noise, is_last=is_last))
 
-        counted = torch.zeros(len(NAMES) - len(GRAD_NORMS), device=self.ranks.device)
+        counted = torch.zeros(len(COUNTED), device=self.ranks.device)
         least = self._min_segments([len(batch.inputs) for batch in fresh])
         done = []
         for carry, of_carry, at_least in zip(carries, segments, least, strict=True):
@@ -125,10 +132,10 @@ class Trainer:
             counted += sums
             done.append(
                 Carry(
-                    state=LatentState(
-                        z_H=_join([segment.state.z_H for segment in of_carry]),
-                        z_L=_join([segment.state.z_L for segment in of_carry]),
-                    ),
+                    state={
+                        name: _join([segment.state[name] for segment in of_carry])
+                        for name in carry.state
+                    },
                     steps=carry.steps + 1,
                     halted=halted,
                     batch=carry.batch,
@@ -143,13 +150,34 @@ class Trainer:
         self.window.add(counted, norms)
         self.carry = tuple(done)
 
-    def _micro_batches(self, carry: Carry) -> Iterator[Carry]:
+    def _noise(self, number: int, batch: Batch) -> Tensor | None:
+        """Standard normals for this rank's rows of part ``number``, where a transition has noise.
+
+        They depend on (seed, step) alone: on no other draw, and not on the number of ranks.
+        """
+        network, ranks = self.network, self.ranks
+        if not any(transition.noise for transition in network.transitions.values()):
+            return None
+        seeds = np.random.default_rng((self.seed, NOISE_STREAM, self.step, number))
+        generator = torch.Generator().manual_seed(int(seeds.integers(2**63)))
+        num_rows, seq_len = batch.inputs.shape
+        config = network.config
+        num_tokens = config.num_puzzle_tokens + seq_len
+        shape = (num_rows * ranks.world_size, num_tokens, config.hidden_size)
+        drawn = torch.randn(shape, generator=generator).chunk(ranks.world_size)[ranks.rank]
+        return drawn.to(ranks.device, network.dtype)
+
+    def _micro_batches(
+        self, carry: Carry, noise: Tensor | None
+    ) -> Iterator[tuple[Carry, Tensor | None]]:
         """Equal parts of a carry, each of at most so many tokens as a micro-batch of canvases."""
         num_rows, seq_len = carry.batch.inputs.shape
         most = max(1, self.micro_batch_size * self.network.seq_len // seq_len)
         rows = max(n for n in range(1, min(most, num_rows) + 1) if num_rows % n == 0)
-        for part in range(num_rows // rows):
-            yield carry.rows(part, num_rows // rows)
+        num_parts = num_rows // rows
+        noises = [None] * num_parts if noise is None else noise.chunk(num_parts)
+        for part in range(num_parts):
+            yield carry.rows(part, num_parts), noises[part]
 
     def _halt(
         self, carry: Carry, segments: Sequence[Segment], at_least: Tensor
@@ -177,13 +205,13 @@ class Trainer:
         losses = torch.stack([segment.losses for segment in segments]).sum(0)
         return halted, torch.cat((finished, losses))
 
-    def _run(self, carry: Carry, *, is_last: bool) -> Segment:
+    def _run(self, carry: Carry, noise: Tensor | None, *, is_last: bool) -> Segment:
         """Forward and backward of one micro-batch; gradients add up, ranks meet at the last."""
         network, batch = self.network, carry.batch
         puzzle_vectors = self.puzzle_embedding.lookup(batch.puzzle_ids)
         with self._synchronized(is_last):
-            out = self._forward(carry.state, batch.inputs, puzzle_vectors, batch.positions)
-            state = out.state.detach()
+            out = self._forward(carry.state, batch.inputs, puzzle_vectors, batch.positions, noise)
+            state = detach(out.state)
             target = None
             if network.config.q_target == "bootstrap":
                 with torch.no_grad():
@@ -212,7 +240,7 @@ class Trainer:
         return nullcontext()
 
     def _check_finite(self, losses: Tensor, norms: Tensor, puzzle_grad: Tensor | None) -> None:
-        names, found = [*LOSS_SUMS, *GRAD_NORMS], [losses, norms]
+        names, found = [*LOSS_SUMS, *self.window.norms], [losses, norms]
         if puzzle_grad is not None:
             names.append("grad_norm_puzzle_embedding")
             found.append(puzzle_grad.norm().float()[None])
@@ -257,11 +285,11 @@ class Trainer:
         return [part.to(self.ranks.device) for part in mine]
 
     @property
-    def eval_network(self) -> HRM:
+    def eval_network(self) -> Reasoner:
         """The network to predict with: the averaged one where weights are averaged."""
         if self.averaged is None:
             return self.network
-        assert isinstance(self.averaged.module, HRM)
+        assert isinstance(self.averaged.module, Reasoner)
         return self.averaged.module
 
     def modules(self) -> dict[str, nn.Module]:

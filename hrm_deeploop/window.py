@@ -5,6 +5,7 @@ synchronisation for the log. They are part of a run's state: the log of a resume
 that was never stopped.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -13,21 +14,34 @@ from torch import Tensor
 from torch.nn.utils import get_total_norm
 
 from hrm_deeploop.device import Ranks
-from hrm_deeploop.model import HRM
+from hrm_deeploop.model import Reasoner
 
 FINISHED_SUMS = ("segments", "token_accuracy", "exact_accuracy", "q_halt_accuracy")
 LOSS_SUMS = ("lm_loss", "q_halt_loss", "q_continue_loss")
-GRAD_NORMS = ("grad_norm_H", "grad_norm_L", "grad_norm_embeddings", "grad_norm_heads")
-NAMES = ("finished", *FINISHED_SUMS, *LOSS_SUMS, *GRAD_NORMS)
+COUNTED = ("finished", *FINISHED_SUMS, *LOSS_SUMS)
 
 
-def gradient_norms(network: HRM) -> Float[Tensor, " 4"]:
-    """``GRAD_NORMS``: of H, of L, of token and position embeddings, of both heads."""
+def norm_names(modules: Sequence[str]) -> list[str]:
+    """Names of :func:`gradient_norms` of a network with these modules."""
+    return [f"grad_norm_{part}" for part in (*modules, "embeddings", "heads")]
+
+
+def gradient_norms(network: Reasoner) -> Float[Tensor, " norms"]:
+    """Of each module and its transition, of token and position embeddings, of the heads."""
     embeddings = [network.embed_tokens.weight]
     if network.embed_positions is not None:
         embeddings.append(network.embed_positions)
-    heads = [*network.lm_head.parameters(), *network.q_head.parameters()]
-    groups = (network.H.parameters(), network.L.parameters(), embeddings, heads)
+    heads = [*network.q_head.parameters()]
+    if network.lm_head is not None:
+        heads += network.lm_head.parameters()
+    modules = [
+        [
+            *stack.parameters(),
+            *(network.transitions[name].parameters() if name in network.transitions else ()),
+        ]
+        for name, stack in network.stacks.items()
+    ]
+    groups = (*modules, embeddings, heads)
     norms = [get_total_norm([p.grad for p in g if p.grad is not None]).float() for g in groups]
     return torch.stack(norms)
 
@@ -35,13 +49,15 @@ def gradient_norms(network: HRM) -> Float[Tensor, " 4"]:
 class LogWindow:
     """Sums since they were last taken; ``num_finished`` counts examples since the run began."""
 
-    def __init__(self, ranks: Ranks) -> None:
+    def __init__(self, ranks: Ranks, modules: Sequence[str]) -> None:
         self._ranks = ranks
-        self._sums = torch.zeros(len(NAMES), device=ranks.device)  # of this rank's rows
+        self.norms = norm_names(modules)
+        self._names = [*COUNTED, *self.norms]
+        self._sums = torch.zeros(len(self._names), device=ranks.device)  # of this rank's rows
         self.num_steps = 0
         self.num_finished = 0
 
-    def add(self, counted: Float[Tensor, " 8"], norms: Float[Tensor, " 4"]) -> None:
+    def add(self, counted: Float[Tensor, " 8"], norms: Float[Tensor, " norms"]) -> None:
         """One step: finished examples, their ``FINISHED_SUMS``, then ``LOSS_SUMS``; and norms.
 
         Norms are those of the averaged gradient, equal on all ranks.
@@ -55,14 +71,14 @@ class LogWindow:
         Losses are means over rows, norms over steps. Accuracies and segments are means over the
         examples that finished, and absent if none did.
         """
-        values = dict(zip(NAMES, self._ranks.sum(self._sums).tolist(), strict=True))
+        values = dict(zip(self._names, self._ranks.sum(self._sums).tolist(), strict=True))
         finished, num_steps = int(values["finished"]), self.num_steps
         self.num_finished += finished
         self._sums, self.num_steps = torch.zeros_like(self._sums), 0
         means = {name: values[name] / (num_steps * batch_size) for name in LOSS_SUMS}
         if finished:
             means.update({name: values[name] / finished for name in FINISHED_SUMS})
-        means.update({name: values[name] / num_steps for name in GRAD_NORMS})
+        means.update({name: values[name] / num_steps for name in self.norms})
         return means
 
     def state(self) -> dict[str, Any]:

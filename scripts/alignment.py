@@ -20,9 +20,9 @@ from tqdm import tqdm
 
 from eval.compare import config_difference
 from eval.tables import Table, format_text
-from hrm_deeploop.alignment import MODULES, ModuleAlignment, fit_exponent, measure_alignment
+from hrm_deeploop.alignment import ModuleAlignment, fit_exponent, measure_alignment
 from hrm_deeploop.checkpoint import list_checkpoints, load_into
-from hrm_deeploop.config import StrictConfig
+from hrm_deeploop.config import LoopedConfig, StrictConfig
 from hrm_deeploop.device import DeviceName, choose_device
 from hrm_deeploop.scaling import stability_bound
 from scripts import cli
@@ -80,25 +80,21 @@ def measure_checkpoint(
             for _ in range(options.segment - 1):
                 state = network(state, batch.inputs, vectors).state
         found.append(measure_alignment(network, batch, vectors, state))
-    kappa = {m: float(np.mean([one[m].kappa for one in found])) for m in MODULES}
-    bound = stability_bound(
-        network.scaling,
-        network.visits,
-        H_layers=config.model.H_layers,
-        L_layers=config.model.L_layers,
-        kappa_H=kappa["H"],
-        kappa_L=kappa["L"],
-    )
+    modules = list(network.stacks)
+    kappa = {m: float(np.mean([one[m].kappa for one in found])) for m in modules}
+    bound = stability_bound(network.scaling, network.visits, kappa)
+    looped = isinstance(config.model, LoopedConfig)
     return {
         "run": config.run_dir,
         "checkpoint": checkpoint.name,
         "rule": config.scaling.rule,
-        "L_cycles": config.model.L_cycles,
-        **{f"rounds_{m}": found[0][m].rounds for m in MODULES},
-        **{f"kappa_{m}": kappa[m] for m in MODULES},
-        **{f"kappa_{m}_sd": float(np.std([one[m].kappa for one in found])) for m in MODULES},
-        **{f"gradient_{m}": float(np.mean([one[m].gradient for one in found])) for m in MODULES},
-        "bound": {"H": bound.H, "L": bound.L, "total": bound.total},
+        "modules": modules,
+        "revisited": "loop" if looped else "L",
+        **{f"rounds_{m}": found[0][m].rounds for m in modules},
+        **{f"kappa_{m}": kappa[m] for m in modules},
+        **{f"kappa_{m}_sd": float(np.std([one[m].kappa for one in found])) for m in modules},
+        **{f"gradient_{m}": float(np.mean([one[m].gradient for one in found])) for m in modules},
+        "bound": {**bound, "total": sum(bound.values())},
         "sublayers": {
             m: {
                 sublayer.name: {
@@ -107,7 +103,7 @@ def measure_checkpoint(
                 }
                 for i, sublayer in enumerate(found[0][m].sublayers)
             }
-            for m in MODULES
+            for m in modules
         },
     }
 
@@ -115,18 +111,29 @@ def measure_checkpoint(
 def alignment_tables(result: Mapping[str, Any]) -> dict[str, Table]:
     """A row per checkpoint, and its sublayers where there is one checkpoint alone."""
     rows = result["rows"]
+    modules = list(dict.fromkeys(m for row in rows for m in row["modules"]))
+
+    def entries(row: Mapping[str, Any], module: str) -> list[str]:
+        if module not in row["modules"]:
+            return ["", "", ""]
+        kappa, sd = row[f"kappa_{module}"], row[f"kappa_{module}_sd"]
+        rounds, gradient = row[f"rounds_{module}"], row[f"gradient_{module}"]
+        return [f"{rounds}", f"{kappa:.3f} ±{sd:.3f}", f"{gradient:.3f}"]
+
     tables = {
         "kappa": Table(
             "visit alignment: kappa (1 if unrelated, R if aligned), ± sd over batches",
             [
-                *("R_H", "kappa_H", "R_L", "kappa_L"),
-                *("|sum G|/sum|G| H", "|sum G|/sum|G| L", "eq. 20"),
+                *(
+                    column
+                    for m in modules
+                    for column in (f"R_{m}", f"kappa_{m}", f"|sum G|/sum|G| {m}")
+                ),
+                "eq. 20",
             ],
             {
                 "/".join((*Path(row["run"]).parts[-2:], row["checkpoint"])): [
-                    *(f"{row['rounds_H']}", f"{row['kappa_H']:.3f} ±{row['kappa_H_sd']:.3f}"),
-                    *(f"{row['rounds_L']}", f"{row['kappa_L']:.3f} ±{row['kappa_L_sd']:.3f}"),
-                    *(f"{row['gradient_H']:.3f}", f"{row['gradient_L']:.3f}"),
+                    *(entry for m in modules for entry in entries(row, m)),
                     f"{row['bound']['total']:.4f}",
                 ]
                 for row in rows
@@ -135,7 +142,7 @@ def alignment_tables(result: Mapping[str, Any]) -> dict[str, Table]:
     }
     if result["gamma"] is not None:
         tables["exponent"] = Table(
-            "kappa_L ~ R^gamma over these runs, and the threshold p* = (1 + gamma) / 4",
+            "kappa ~ R^gamma of the revisited module, and the threshold p* = (1 + gamma) / 4",
             ["gamma", "p*"],
             {"": [f"{result['gamma']:.3f}", f"{result['p_star']:.3f}"]},
         )
@@ -147,7 +154,7 @@ def alignment_tables(result: Mapping[str, Any]) -> dict[str, Table]:
                 f"{module} {name}": [
                     f"{values[key]:.3f}" for key in ("kappa", "gradient", "response")
                 ]
-                for module in MODULES
+                for module in modules
                 for name, values in rows[0]["sublayers"][module].items()
             },
         )
@@ -155,9 +162,9 @@ def alignment_tables(result: Mapping[str, Any]) -> dict[str, Table]:
 
 
 def _are_alike(configs: list[RunConfig]) -> bool:
-    """Whether depth, seed and learning rate are all that distinguishes what the runs trained."""
+    """Whether the runs differ in L_cycles or rounds, seed and learning rate alone."""
     values = {str(number): config.model_dump() for number, config in enumerate(configs)}
-    may_differ = RESUMABLE_KEYS | {"model.L_cycles", "seed", "optim.lr"}
+    may_differ = RESUMABLE_KEYS | {"model.L_cycles", "model.rounds", "seed", "optim.lr"}
     return not config_difference(values).keys() - may_differ
 
 
@@ -181,16 +188,20 @@ def main(overrides: list[str]) -> dict[str, Any]:
             checkpoints = list(list_checkpoints(run / CHECKPOINTS).values())
         rows += [measure_checkpoint(config, checkpoint, options) for checkpoint in checkpoints]
     result: dict[str, Any] = {"rows": rows, "gamma": None, "p_star": None}
-    if len({row["rounds_L"] for row in rows}) > 1 and alike:
-        result["gamma"], result["p_star"] = fit_exponent(
-            [row["rounds_L"] for row in rows], [row["kappa_L"] for row in rows]
-        )
+    revisited = [
+        (row[f"rounds_{m}"], row[f"kappa_{m}"]) for row in rows for m in [row["revisited"]]
+    ]
+    rounds, kappas = zip(*revisited, strict=True)
+    if len(set(rounds)) > 1 and alike:
+        result["gamma"], result["p_star"] = fit_exponent(rounds, kappas)
     if options.out is not None:
         Path(options.out).write_text(json.dumps(result) + "\n", encoding="utf-8")
     if output == "text":
         print(format_text(alignment_tables(result).values()))
         if not alike:
-            print("no gamma: the runs differ in more than L_cycles, seed and learning rate")
+            print(
+                "no gamma: the runs differ in more than L_cycles or rounds, seed and learning rate"
+            )
     return {**result, "output": output}
 
 

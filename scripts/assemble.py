@@ -4,6 +4,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -26,10 +27,13 @@ from hrm_deeploop.checkpoint import (
     load_weights,
     read_text,
 )
+from hrm_deeploop.config import HRMConfig
 from hrm_deeploop.device import choose_dtype
 from hrm_deeploop.halting import Batch
+from hrm_deeploop.hrm import HRM
+from hrm_deeploop.looped import Looped
 from hrm_deeploop.metrics import read_metrics
-from hrm_deeploop.model import HRM
+from hrm_deeploop.model import Reasoner
 from hrm_deeploop.puzzle_embedding import PuzzleEmbedding
 from scripts.run_config import RunConfig
 
@@ -153,21 +157,28 @@ def _few(names: Sequence[str], most: int = 3) -> str:
     return ", ".join(names[:most]) + (", ..." if len(names) > most else "")
 
 
-def build_network(config: RunConfig, device: torch.device, dtype: torch.dtype | None = None) -> HRM:
+def build_network(
+    config: RunConfig, device: torch.device, dtype: torch.dtype | None = None
+) -> Reasoner:
     """The network with its initial values, which do not depend on the device.
 
     Activations have ``dtype``, or what the configuration says for the device.
     """
-    network = HRM(
-        config.model,
+    model = config.model
+    common: dict[str, Any] = dict(
         vocab_size=VOCAB_SIZE,
         seq_len=config.data.canvas**2,
         rule=config.scaling.resolve(),
         gradient=config.gradient,
+        transition=config.transition,
         attention=choose_attention(config.attention, device),
         dtype=dtype or choose_dtype(config.dtype, device),
         generator=torch.Generator().manual_seed(config.seed),
     )
+    if isinstance(model, HRMConfig):
+        network = HRM(model, transition_H=config.transition_H, **common)
+    else:
+        network = Looped(model, **common)
     wide = torch.float64 if config.dtype == "float64" else torch.float32
     return network.to(device, wide)
 

@@ -27,6 +27,9 @@ from scripts.train import train
 from scripts.validation import validate_network
 
 CELL_FILE = "cell.json"
+NOTHING = object()
+# Keys that cells of earlier versions do not have, and what these did.
+ADDED_KEYS = {"transition": "huginn", "transition_H": "huginn", "model.name": "hrm"}
 FINAL_SHARE = 0.1  # of a run's log rows, whose mean is its final training loss
 LEARNT_BELOW = 0.5  # of the first logged loss
 
@@ -138,9 +141,16 @@ def _write(cell: Cell, result: dict[str, Any]) -> dict[str, Any]:
 
 
 def _key(config: RunConfig) -> str:
-    """What decides the numbers of a cell."""
+    """What decides the numbers of a cell.
+
+    Keys that older cells do not have count where they say something else than these cells did.
+    """
     values = flatten(config.model_dump(mode="json"))
-    kept = {key: value for key, value in values.items() if key not in RESUMABLE_KEYS}
+    kept = {
+        key: value
+        for key, value in values.items()
+        if key not in RESUMABLE_KEYS and ADDED_KEYS.get(key, NOTHING) != value
+    }
     kept["evaluation.votes"] = config.evaluation.votes
     return sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()
 

@@ -10,11 +10,12 @@ from typing import Any
 import torch
 
 from arc_data.batches import BatchStream
-from arc_data.canvas import VOCAB_SIZE
 from arc_data.windows import WindowedStream
+from hrm_deeploop.config import HRMConfig
 from hrm_deeploop.cost import count_flops, estimate_memory
 from hrm_deeploop.device import choose_device, choose_dtype
-from hrm_deeploop.scaling import VisitCounts, stability_bound
+from hrm_deeploop.model import Reasoner
+from hrm_deeploop.scaling import stability_bound
 from hrm_deeploop.trainer import check_micro_batch
 from scripts import cli
 from scripts.assemble import build_network, build_stream, load_data
@@ -29,21 +30,14 @@ def describe(config: RunConfig, num_ranks: int) -> dict[str, Any]:
     visits, scaling, model = network.visits, network.scaling, config.model
     num_core = sum(parameter.numel() for parameter in network.parameters())
     num_table = len(data.puzzles) * model.puzzle_emb_ndim
-    kappas = {"kappa_1": (1.0, 1.0), "kappa_R": (visits.R_g_H, visits.R_g_L)}
-    bounds = {
-        name: stability_bound(
-            scaling,
-            visits,
-            H_layers=model.H_layers,
-            L_layers=model.L_layers,
-            kappa_H=kappa_H,
-            kappa_L=kappa_L,
-        )
-        for name, (kappa_H, kappa_L) in kappas.items()
+    kappas = {
+        "kappa_1": dict.fromkeys(visits.modules, 1.0),
+        "kappa_R": {name: module.rounds for name, module in visits.modules.items()},
     }
+    bounds = {name: stability_bound(scaling, visits, kappa) for name, kappa in kappas.items()}
     stream = build_stream(config, data)
     lengths = _lengths(config, stream)
-    forward, train = (sum(flops) for flops in zip(*_flops(config, visits, lengths), strict=True))
+    forward, train = (sum(flops) for flops in zip(*_flops(network, lengths), strict=True))
     rows = config.optim.global_batch_size // num_ranks
     memory = estimate_memory(
         network,
@@ -58,16 +52,11 @@ def describe(config: RunConfig, num_ranks: int) -> dict[str, Any]:
         "M_g": visits.M_g,
         "N_g": visits.N_g,
         "M_forward": visits.M_forward,
-        "R_g_H": visits.R_g_H,
-        "R_g_L": visits.R_g_L,
-        "alpha_H": scaling.H.alpha,
-        "beta_H": scaling.H.beta,
-        "alpha_L": scaling.L.alpha,
-        "beta_L": scaling.L.beta,
-        "bound": {
-            name: {"H": bound.H, "L": bound.L, "total": bound.total}
-            for name, bound in bounds.items()
-        },
+        "modules": list(visits.modules),
+        **{f"R_g_{name}": module.rounds for name, module in visits.modules.items()},
+        **{f"alpha_{name}": gains.alpha for name, gains in scaling.items()},
+        **{f"beta_{name}": gains.beta for name, gains in scaling.items()},
+        "bound": {name: {**terms, "total": sum(terms.values())} for name, terms in bounds.items()},
         "params": {
             "core": num_core,
             "puzzle_embedding": num_table,
@@ -103,12 +92,10 @@ def _lengths(config: RunConfig, stream: BatchStream | WindowedStream) -> dict[in
     return {n: k / batch_size for n, k in zip(buckets.lengths, buckets.slots, strict=True)}
 
 
-def _flops(
-    config: RunConfig, visits: VisitCounts, lengths: dict[int, float]
-) -> Iterator[tuple[float, float]]:
+def _flops(network: Reasoner, lengths: dict[int, float]) -> Iterator[tuple[float, float]]:
     """Forward and training FLOPs of an example, a part for every length."""
     for length, share in lengths.items():
-        flops = count_flops(config.model, visits, seq_len=length, vocab_size=VOCAB_SIZE)
+        flops = count_flops(network, seq_len=length)
         yield share * flops.forward, share * flops.train
 
 
@@ -117,7 +104,7 @@ def run_costs(config: RunConfig) -> dict[str, Any]:
     network = build_network(config, torch.device("meta"))
     stream = build_stream(config, load_data(config))
     steps = config.num_steps(stream.examples_per_epoch)
-    train = sum(t for _, t in _flops(config, network.visits, _lengths(config, stream)))
+    train = sum(t for _, t in _flops(network, _lengths(config, stream)))
     examples = steps * config.optim.global_batch_size
     return {
         "steps": steps,
@@ -142,6 +129,7 @@ def format_description(config: RunConfig, facts: dict[str, Any]) -> str:
         f"cost      {facts['flops']['per_step']:.3g} FLOPs a step, "
         f"{facts['flops']['per_run']:.3g} a run (matrix products)",
         f"memory    {_gigabytes(facts['memory_per_rank'])}",
+        f"model     {_model(config)}",
         f"visits    gradient={config.gradient}: M_g = {facts['M_g']}, N_g = {facts['N_g']}; "
         f"forward M = {facts['M_forward']}",
         f"scaling   {config.scaling.rule}, sized from "
@@ -149,7 +137,7 @@ def format_description(config: RunConfig, facts: dict[str, Any]) -> str:
         "",
         "module       R_g      alpha       beta  beta/alpha  eq. 20, kappa=1  kappa=R_g",
     ]
-    for m in ("H", "L"):
+    for m in facts["modules"]:
         alpha, beta = facts[f"alpha_{m}"], facts[f"beta_{m}"]
         lines.append(
             f"{m:<9}{facts[f'R_g_{m}']:>7}{alpha:>11.6f}{beta:>11.6f}{beta / alpha:>12.6f}"
@@ -157,6 +145,17 @@ def format_description(config: RunConfig, facts: dict[str, Any]) -> str:
         )
     lines.append(f"{'sum':<50}{bound['kappa_1']['total']:>17.6f}{bound['kappa_R']['total']:>11.6f}")
     return "\n".join(lines)
+
+
+def _model(config: RunConfig) -> str:
+    """The recurrence and its transitions."""
+    model = config.model
+    if isinstance(model, HRMConfig):
+        shape = f"hrm: {model.H_cycles} cycles of {model.L_cycles} updates of L and one of H"
+        return f"{shape}; transition {config.transition}, of H {config.transition_H}"
+    around = f"prelude {model.prelude_layers}, coda {model.coda_layers}"
+    shape = f"looped: {model.layers} blocks, {model.rounds} rounds, {around}"
+    return f"{shape}; transition {config.transition}"
 
 
 def _gigabytes(memory: dict[str, Any]) -> str:

@@ -17,7 +17,7 @@ from eval.predictions import Predictions, load_predictions
 from eval.questions import Window, list_questions
 from eval.results import PREDICTIONS_FILE, write_results
 from hrm_deeploop.checkpoint import hash_weights, load_into
-from hrm_deeploop.config import StrictConfig
+from hrm_deeploop.config import HRMConfig, StrictConfig
 from hrm_deeploop.device import Ranks, choose_dtype
 from hrm_deeploop.loop import StopSignals
 from scripts.assemble import build_network, build_table, load_data, load_table
@@ -128,7 +128,7 @@ class Evaluation:
                 "evaluated tasks": len(self.tasks),
                 "scaling": config.scaling.rule,
                 "gradient": config.gradient,
-                "H_cycles, L_cycles": f"{config.model.H_cycles}, {config.model.L_cycles}",
+                **_recurrence(config),
                 "learning rate": config.optim.lr,
                 "seed": config.seed,
                 "votes A": self.votes,
@@ -142,6 +142,7 @@ class Evaluation:
                 "model": config.model.model_dump(),
                 "scaling": config.scaling.model_dump(),
                 "gradient": config.gradient,
+                "transition": [str(config.transition), str(config.transition_H)],
                 "dtype": str(choose_dtype(config.dtype, self.ranks.device)),
                 "canvas": config.data.canvas,
                 "tasks": hash_tasks(self.tasks),
@@ -248,3 +249,17 @@ class Evaluation:
             attempts=attempts or self.config.evaluation.attempts,
             name=name,
         )
+
+
+def _recurrence(config: RunConfig) -> dict[str, str]:
+    """What recurs, to read."""
+    model = config.model
+    if isinstance(model, HRMConfig):
+        return {
+            "H_cycles, L_cycles": f"{model.H_cycles}, {model.L_cycles}",
+            "transition, of H": f"{config.transition}, {config.transition_H}",
+        }
+    return {
+        "layers, rounds": f"{model.layers}, {model.rounds}",
+        "transition": str(config.transition),
+    }

@@ -1,7 +1,7 @@
 """The whole configuration of a run, and its file."""
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -11,10 +11,17 @@ from yaml import YAMLError
 from arc_data.config import DataConfig
 from eval.questions import Window
 from hrm_deeploop.attention import AttentionName
-from hrm_deeploop.config import ModelConfig, OptimConfig, ScalingConfig, StrictConfig
+from hrm_deeploop.config import (
+    HRMConfig,
+    Model,
+    OptimConfig,
+    ScalingConfig,
+    StrictConfig,
+    TransitionConfig,
+)
 from hrm_deeploop.device import DeviceName, DtypeName
 from hrm_deeploop.metrics import LoggerName
-from hrm_deeploop.scaling import Gradient
+from hrm_deeploop.scaling import Gradient, HRMGradient, LoopedGradient
 
 CONFIG_FILE = "config.yaml"
 NewPuzzles = Literal["refuse", "init"]
@@ -40,9 +47,11 @@ class RunConfig(StrictConfig):
     """One training run; every key is in ``configs/train.yaml``."""
 
     data: DataConfig
-    model: ModelConfig
+    model: Annotated[Model, Field(discriminator="name")]
     scaling: ScalingConfig
     gradient: Gradient
+    transition: TransitionConfig  # of L, or of a looped model's loop
+    transition_H: TransitionConfig
     window: Window
     optim: OptimConfig
     evaluation: EvaluationConfig
@@ -84,6 +93,30 @@ class RunConfig(StrictConfig):
             )
         return self
 
+    @model_validator(mode="after")
+    def _parts_fit_the_model(self) -> "RunConfig":
+        model, name = self.model, self.model.name
+        allowed = get_args(HRMGradient if isinstance(model, HRMConfig) else LoopedGradient)
+        if self.gradient not in allowed:
+            raise ValueError(
+                f"gradient={self.gradient}: with model.name={name} allowed are {', '.join(allowed)}"
+            )
+        if isinstance(model, HRMConfig):
+            updates, truncated = model.L_cycles, self.gradient == "last_update"
+        else:
+            updates, truncated = model.rounds, self.gradient == "last_round"
+            if self.transition_H.name != "huginn":
+                raise ValueError(f"transition_H={self.transition_H.name}: {name} has no H")
+            if self.scaling.rule == "deeploop_asymmetric":
+                raise ValueError(f"scaling=deeploop_asymmetric is about H and L: {name} has no H")
+        if self.transition.is_per_loop and truncated and updates > 1:
+            raise ValueError(
+                f"gradient={self.gradient} would leave the parameters that "
+                f"transition={self.transition.name} has for each update untrained, but for the "
+                f"last: allowed are {', '.join(g for g in allowed if g != self.gradient)}"
+            )
+        return self
+
     def num_steps(self, examples_per_epoch: int) -> int:
         """Length of the run in optimiser steps."""
         if self.total_steps is not None:
@@ -92,7 +125,13 @@ class RunConfig(StrictConfig):
 
 
 # Keys that runs of earlier versions do not have, and what these runs did.
-ADDED_KEYS: dict[str, Any] = {"window": "full", "alignment": {"every": None, "rows": 16}}
+ADDED_KEYS: dict[str, Any] = {
+    "window": "full",
+    "alignment": {"every": None, "rows": 16},
+    "transition": "huginn",
+    "transition_H": "huginn",
+}
+ADDED_MODEL_KEYS: dict[str, Any] = {"name": "hrm"}
 
 # What may differ between a run and its continuation.
 RESUMABLE_KEYS = frozenset(
@@ -117,7 +156,10 @@ def validate(kind: type[BaseModel], values: dict[str, Any]) -> Any:
 
 
 def _describe(problem: Any) -> str:
-    key = ".".join(map(str, problem["loc"]))
+    loc = problem["loc"]  # behind `model` stands which kind of model it was taken for
+    if loc[:1] == ("model",) and loc[1:2] and loc[1] in ("hrm", "looped"):
+        loc = (loc[0], *loc[2:])
+    key = ".".join(map(str, loc))
     message = problem["msg"].removeprefix("Value error, ")
     if problem["type"] == "value_error":  # our own validators name the values themselves
         return f"{key}: {message}" if key else message
@@ -153,7 +195,10 @@ def load_config(directory: Path) -> RunConfig:
     if not isinstance(values, dict):
         raise ValueError(f"{path}: expected keys and values, got a {type(values).__name__}")
     try:
-        return validate(RunConfig, ADDED_KEYS | {str(key): v for key, v in values.items()})
+        given = ADDED_KEYS | {str(key): v for key, v in values.items()}
+        if isinstance(given.get("model"), dict):
+            given["model"] = ADDED_MODEL_KEYS | given["model"]
+        return validate(RunConfig, given)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
 

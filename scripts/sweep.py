@@ -1,8 +1,9 @@
-"""Train at several exponents p and depths L_cycles, and show where training is stable.
+"""Train at several exponents p and depths (L_cycles or rounds), and show where that is stable.
 
 python scripts/sweep.py experiment=mini seeds=[0,1,2]
 python scripts/sweep.py experiment=mini which=L depths=[2,4,8] optim.lr=4e-3
 python scripts/sweep.py experiment=mini exponents=[0.25,0.5] depths=[1,2,4,8] seeds=[0,1,2]
+python scripts/sweep.py experiment=mini model=looped depths=[3]
 
 Per point: the share of seeds that train, and the loss of those that do. Finished cells are read.
 """
@@ -50,7 +51,10 @@ class SweepOptions(StrictConfig):
     run_dir: str = Field(min_length=1)
 
 
-def sweep_arms(options: SweepOptions) -> dict[str, dict[str, Any]]:
+DEPTH_KEYS = {"hrm": "L_cycles", "looped": "rounds"}  # what a depth is, by model.name
+
+
+def sweep_arms(options: SweepOptions, depth_key: str) -> dict[str, dict[str, Any]]:
     """An arm for every exponent and depth, by a name such as ``p0.25-L4``."""
     arms = {}
     for depth in options.depths:
@@ -60,13 +64,17 @@ def sweep_arms(options: SweepOptions) -> dict[str, dict[str, Any]]:
             exponents = {"scaling.p_H": options.other, "scaling.p_L": options.other}
             for module in chosen:
                 exponents |= own[module]
-            arms[f"p{p!r}-L{depth}"] = {
+            arms[_arm_name(p, depth)] = {
                 "scaling": "custom",
                 "scaling.count": "gradient",
                 **exponents,
-                "model.L_cycles": depth,
+                f"model.{depth_key}": depth,
             }
     return arms
+
+
+def _arm_name(p: float, depth: int) -> str:
+    return f"p{p!r}-L{depth}"
 
 
 def summarize(options: SweepOptions, cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -74,13 +82,13 @@ def summarize(options: SweepOptions, cells: list[dict[str, Any]]) -> list[dict[s
     rows = []
     for depth in options.depths:
         for p in options.exponents:
-            found = [cell for cell in cells if cell["arm"] == f"p{p!r}-L{depth}"]
+            found = [cell for cell in cells if cell["arm"] == _arm_name(p, depth)]
             trained = [cell for cell in found if cell["status"] == TRAINED]
             validated = [c["validation"]["eval/loss"] for c in trained if c["validation"]]
             rows.append(
                 {
                     "p": p,
-                    "L_cycles": depth,
+                    "depth": depth,
                     "num_seeds": len(found),
                     "share_trained": len(trained) / len(found),
                     "train_loss": [cell["train_loss"] for cell in trained],
@@ -95,14 +103,16 @@ def sweep_tables(sweep: Mapping[str, Any]) -> dict[str, Table]:
     """The tables of a sweep.json, exponents by depths, by a short name."""
     rows = sweep["rows"]
     exponents = list(dict.fromkeys(row["p"] for row in rows))
-    depths = list(dict.fromkeys(row["L_cycles"] for row in rows))
+    depths = list(dict.fromkeys(row["depth"] for row in rows))
 
     def table(caption: str, entry: Any) -> Table:
         return Table(
             caption,
             [f"p={p!r}" for p in exponents],
             {
-                f"L_cycles {depth}": [entry(row) for row in rows if row["L_cycles"] == depth]
+                f"{sweep['depth_key']} {depth}": [
+                    entry(row) for row in rows if row["depth"] == depth
+                ]
                 for depth in depths
             },
         )
@@ -131,13 +141,17 @@ def main(overrides: list[str]) -> dict[str, Any]:
     output = cli.take_output(values)
     own = {key: values[key] for key in (*OWN_KEYS, "run_dir")}
     own["seeds"] = own["seeds"] or [values["seed"]]
-    own["depths"] = own["depths"] or [values["model"]["L_cycles"]]
+    model = values["model"]
+    depth_key = DEPTH_KEYS.get(str(model.get("name")), "L_cycles")
+    own["depths"] = own["depths"] or [model[depth_key]]
     own["exponents"] = [float(p) for p in own["exponents"] or ()]
     options: SweepOptions = validate(SweepOptions, own)
+    if model.get("name") == "looped" and options.which != "both":
+        raise ValueError(f"which={options.which}: a looped model has one loop; allowed is both")
     for key in ("exponents", "depths", "seeds"):
         check_distinct(key, getattr(options, key))
     compared = CompareOptions(
-        arms=sweep_arms(options),
+        arms=sweep_arms(options, depth_key),
         seeds=options.seeds,
         grid={},
         budget="steps",
@@ -147,9 +161,8 @@ def main(overrides: list[str]) -> dict[str, Any]:
     comparison = Comparison(compared, overrides, config_name="sweep", own_keys=OWN_KEYS)
     cells = comparison.final_cells(comparison.choose())
     share, run_dir = parse_share(options.share), Path(options.run_dir)
-    cli.show_config(
-        f"# cell {cells[0].title}; the others differ in p and L_cycles\n{to_yaml(cells[0].config)}"
-    )
+    others = f"the others differ in p and {depth_key}"
+    cli.show_config(f"# cell {cells[0].title}; {others}\n{to_yaml(cells[0].config)}")
     try:
         found = run_cells(
             cells, share, Ranks(device=choose_device(cells[0].config.device)), test=False
@@ -159,11 +172,11 @@ def main(overrides: list[str]) -> dict[str, Any]:
         return {"exit_status": 128 + stopped.number}
     rows = summarize(options, found)
     if share[0] == 0:
-        sweep = {"which": options.which, "rows": rows}
+        sweep = {"which": options.which, "depth_key": depth_key, "rows": rows}
         tables = sweep_tables(sweep).values()
         (run_dir / SWEEP_FILE).write_text(json.dumps(sweep, indent=2) + "\n", encoding="utf-8")
         (run_dir / MARKDOWN_FILE).write_text(format_markdown(tables), encoding="utf-8")
-        plot_sweep(rows, run_dir / PLOT_FILE)
+        plot_sweep(rows, depth_key, run_dir / PLOT_FILE)
         if output == "text":
             print(format_text(tables))
             print(f"written: {SWEEP_FILE}, {MARKDOWN_FILE} and {PLOT_FILE} in {run_dir}/")

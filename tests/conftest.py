@@ -6,8 +6,15 @@ import pytest
 import torch
 
 from arc_data.config import DataConfig
-from hrm_deeploop.config import ModelConfig, OptimConfig
-from hrm_deeploop.model import HRM
+from hrm_deeploop.config import (
+    HRMConfig,
+    LoopedConfig,
+    OptimConfig,
+    ReasonerConfig,
+    TransitionConfig,
+)
+from hrm_deeploop.hrm import HRM
+from hrm_deeploop.looped import Looped
 from hrm_deeploop.scaling import RULES
 
 DATA = Path(__file__).parent / "data"
@@ -46,9 +53,9 @@ def data_config():
 
 @pytest.fixture
 def model_config():
-    """Makes a tiny ModelConfig; keyword arguments replace its values."""
+    """Makes a tiny HRMConfig; keyword arguments replace its values."""
 
-    def make(**changes) -> ModelConfig:
+    def make(**changes) -> HRMConfig:
         values = dict(
             H_cycles=2,
             L_cycles=2,
@@ -66,7 +73,7 @@ def model_config():
             halt_exploration_prob=0.1,
             q_target="halt_only",
         )
-        return ModelConfig(**{**values, **changes})
+        return HRMConfig(**{**values, **changes})
 
     return make
 
@@ -97,12 +104,14 @@ def optim_config():
 
 @pytest.fixture
 def make_network(model_config):
-    """Makes an HRM of 12 tokens on 9 positions; keyword arguments go to ModelConfig or HRM."""
+    """Makes an HRM of 12 tokens on 9 positions; keyword arguments go to HRMConfig or HRM."""
 
     def make(
         *,
         rule="deeploop",
         gradient="last_cycle",
+        transition="huginn",
+        transition_H="huginn",
         seed=0,
         dtype=torch.float32,
         attention="sdpa",
@@ -114,6 +123,45 @@ def make_network(model_config):
             seq_len=9,
             rule=RULES[rule],
             gradient=gradient,
+            transition=TransitionConfig.model_validate(transition),
+            transition_H=TransitionConfig.model_validate(transition_H),
+            dtype=dtype,
+            attention=attention,
+            generator=torch.Generator().manual_seed(seed),
+        )
+
+    return make
+
+
+@pytest.fixture
+def make_looped(model_config):
+    """Makes a looped model like ``make_network``'s HRM."""
+
+    def make(
+        *,
+        rule="deeploop",
+        gradient="all_rounds",
+        transition="huginn",
+        seed=0,
+        dtype=torch.float32,
+        attention="sdpa",
+        **changes,
+    ):
+        shared = {
+            key: value
+            for key, value in model_config().model_dump().items()
+            if key in ReasonerConfig.model_fields
+        }
+        own = dict(prelude_layers=0, layers=1, rounds=3, coda_layers=0)
+        heads = dict(tie_embeddings=False, embedding_norm=False)
+        config = LoopedConfig(name="looped", **{**shared, **own, **heads, **changes})
+        return Looped(
+            config,
+            vocab_size=12,
+            seq_len=9,
+            rule=RULES[rule],
+            gradient=gradient,
+            transition=TransitionConfig.model_validate(transition),
             dtype=dtype,
             attention=attention,
             generator=torch.Generator().manual_seed(seed),

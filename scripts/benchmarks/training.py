@@ -107,9 +107,7 @@ def _random_case(overrides: Sequence[str]) -> _Case:
         puzzle_ids=draw(NUM_PUZZLES, rows),
     ).to(device)
     trainer = _trainer(config, NUM_PUZZLES, device)
-    flops = count_flops(
-        config.model, trainer.network.visits, seq_len=seq_len, vocab_size=VOCAB_SIZE
-    )
+    flops = count_flops(trainer.network, seq_len=seq_len)
     return _Case(config, trainer, lambda _: (batch,), rows * flops.train)
 
 

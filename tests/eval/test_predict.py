@@ -17,9 +17,8 @@ from eval.questions import list_questions, window_groups
 from eval.results import write_results
 from eval.tables import format_ladders
 from hrm_deeploop.losses import token_loss
-from hrm_deeploop.model import HRM, Embedded, SegmentOutput
+from hrm_deeploop.model import Embedded, Reasoner, SegmentOutput
 from hrm_deeploop.puzzle_embedding import PuzzleEmbedding
-from hrm_deeploop.recurrence import LatentState
 
 CANVAS, VOTES = 6, 8
 CPU = torch.device("cpu")
@@ -31,7 +30,7 @@ def puzzles(data_config):
     return build_puzzles(collection.tasks, num_aug=VOTES - 1, seed=0)
 
 
-class Oracle(HRM):
+class Oracle(Reasoner):
     """Stands in for the network: answers with the augmented truth, or at random for a share.
 
     A row wants to halt after 1 to ``max_steps`` segments, which its puzzle id decides.
@@ -53,7 +52,7 @@ class Oracle(HRM):
         self.num_segments = self.num_tokens = 0  # over all rows
 
     def initial_state(self, batch_size, seq_len):
-        return LatentState(torch.zeros(batch_size, 1, 1), torch.zeros(batch_size, 1, 1))
+        return {"z": torch.zeros(batch_size, 1, 1)}
 
     def embed(self, inputs, puzzle_vectors, positions=None):
         if positions is None:
@@ -76,10 +75,10 @@ class Oracle(HRM):
                 (self.rng.integers(0, 12, answer.shape) if is_wrong else answer)[positions]
             )
         logits = torch.nn.functional.one_hot(torch.from_numpy(np.stack(answers)).long(), 12)
-        steps = state.z_H[:, 0, 0] + 1
+        steps = state["z"][:, 0, 0] + 1
         wanted = embedded.tokens[:, 0, 0] % self.config.halt_max_steps + 1
         return SegmentOutput(
-            state=LatentState(state.z_H + 1, state.z_L),
+            state={"z": state["z"] + 1},
             logits=logits.float(),
             q_halt=torch.where(steps >= wanted, 2.0, -2.0),
             q_continue=None,

@@ -12,8 +12,8 @@ from hrm_deeploop.alignment import (
     residual_matrices,
 )
 from hrm_deeploop.halting import Batch
+from hrm_deeploop.hrm import HRM
 from hrm_deeploop.losses import correctness, segment_loss
-from hrm_deeploop.model import HRM
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def test_gradients_of_the_visits_add_up_to_the_ordinary_gradient(setting, gradie
     network, batch, vectors, state = setting(gradient=gradient, L_cycles=3, H_layers=2)
     with _in_float32(network):
         copies = _Segment(network, batch, vectors, state).visit_gradients()
-    rounds = {"H": network.visits.R_g_H, "L": network.visits.R_g_L}
+    rounds = {name: module.rounds for name, module in network.visits.modules.items()}
     assert {name: len(visits) for name, visits in copies.items()} == rounds
     out = network(state, batch.inputs, vectors)
     exact = correctness(out.logits, batch.labels).exact
@@ -53,7 +53,7 @@ def test_responses_are_what_a_small_step_does_to_the_logits(setting):
     segment = _Segment(network, batch, vectors.double(), state)
     segment.puzzle_vectors, segment.state = (
         vectors.double(),
-        type(state)(*(z.double() for z in state)),
+        {name: z.double() for name, z in state.items()},
     )
 
     with _in_float32(network):
@@ -85,8 +85,8 @@ def test_kappa_is_between_0_and_the_rounds_and_at_most_1_with_one(setting, gradi
     network, *rest = setting(gradient=gradient, L_cycles=3)
     before = {name: p.clone() for name, p in network.named_parameters()}
     found = measure_alignment(network, *rest)
-    assert found["L"].rounds == network.visits.R_g_L
-    assert found["H"].rounds == network.visits.R_g_H
+    assert found["L"].rounds == network.visits["L"].rounds
+    assert found["H"].rounds == network.visits["H"].rounds
     for module in found.values():
         assert 0 < module.kappa <= module.rounds + 1e-6
         assert module.kappa == max(sublayer.kappa for sublayer in module.sublayers)

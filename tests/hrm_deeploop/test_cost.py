@@ -4,14 +4,14 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from hrm_deeploop.config import ModelConfig
+from hrm_deeploop.config import HRMConfig
 from hrm_deeploop.cost import count_flops, estimate_memory, saved_bytes
+from hrm_deeploop.hrm import HRM
 from hrm_deeploop.losses import token_loss
-from hrm_deeploop.model import HRM
-from hrm_deeploop.scaling import RULES, count_visits
+from hrm_deeploop.scaling import RULES
 
 
-def build(config: ModelConfig, gradient, device="cpu"):
+def build(config: HRMConfig, gradient, device="cpu"):
     # The fused CPU kernel counts as no FLOPs, so attention is written out.
     network = HRM(
         config,
@@ -31,7 +31,7 @@ def test_the_count_is_torchs(model_config, make_batch, gradient, q_target):
     config = model_config(H_layers=2, L_layers=1, H_cycles=2, L_cycles=3, q_target=q_target)
     network = build(config, gradient)
     inputs, labels, _ = make_batch(2)
-    counts = count_flops(config, network.visits, seq_len=9, vocab_size=12)
+    counts = count_flops(network, seq_len=9)
     with FlopCounterMode(display=False) as forward:
         out = network(network.initial_state(2), inputs, torch.zeros(2, 16, requires_grad=True))
     assert forward.get_total_flops() == 2 * counts.forward
@@ -50,8 +50,7 @@ def test_halt_only_saves_the_forward_of_the_bootstrap(model_config):
             config = model_config(
                 H_layers=4, L_layers=4, hidden_size=512, num_heads=8, q_target=q_target
             )
-            visits = count_visits(H_layers=4, L_layers=4, H_cycles=2, L_cycles=2, gradient=gradient)
-            trains.append(count_flops(config, visits, seq_len=900, vocab_size=12).train)
+            trains.append(count_flops(build(config, gradient, "meta"), seq_len=900).train)
         assert trains[0] / trains[1] == pytest.approx(expected, rel=5e-3)
 
 

@@ -12,7 +12,6 @@ from hrm_deeploop.halting import (
     min_segments,
     refill,
 )
-from hrm_deeploop.recurrence import LatentState
 
 
 def batch_of(value, num_rows=3):
@@ -21,10 +20,10 @@ def batch_of(value, num_rows=3):
 
 
 def state_of(value, num_rows=3):
-    return LatentState(
-        z_H=torch.full((num_rows, 2, 1), float(value)),
-        z_L=torch.full((num_rows, 2, 1), -value * 1.0),
-    )
+    return {
+        "z_H": torch.full((num_rows, 2, 1), float(value)),
+        "z_L": torch.full((num_rows, 2, 1), -value * 1.0),
+    }
 
 
 def test_halted_slots_take_the_example_of_their_slot_and_the_initial_state():
@@ -37,8 +36,8 @@ def test_halted_slots_take_the_example_of_their_slot_and_the_initial_state():
     after = refill(carry, batch_of(9), state_of(1))
     assert after.batch.inputs[:, 0].tolist() == [5, 9, 5]
     assert after.batch.puzzle_ids.tolist() == [5, 9, 5]
-    assert after.state.z_H[:, 0, 0].tolist() == [7, 1, 7]
-    assert after.state.z_L[:, 1, 0].tolist() == [-7, -1, -7]
+    assert after.state["z_H"][:, 0, 0].tolist() == [7, 1, 7]
+    assert after.state["z_L"][:, 1, 0].tolist() == [-7, -1, -7]
     assert after.steps.tolist() == [2, 0, 1]
     assert not after.halted.any()
 

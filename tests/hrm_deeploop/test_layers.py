@@ -81,13 +81,13 @@ def test_written_out_attention_is_within_1e_4_of_pytorchs_kernel(make_network, e
 
 COMPILED = """
 import torch
-from hrm_deeploop.config import ModelConfig
-from hrm_deeploop.model import HRM
+from hrm_deeploop.config import HRMConfig
+from hrm_deeploop.hrm import HRM
 from hrm_deeploop.scaling import RULES
 
 def build():
     return HRM(
-        ModelConfig.model_validate_json({config!r}), vocab_size=12, seq_len=9,
+        HRMConfig.model_validate_json({config!r}), vocab_size=12, seq_len=9,
         rule=RULES["deeploop"], gradient={gradient!r}, generator=torch.Generator().manual_seed(0),
     )
 

@@ -6,12 +6,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from hrm_deeploop.config import ModelConfig
+from hrm_deeploop.config import HRMConfig
 from hrm_deeploop.halting import continue_target
+from hrm_deeploop.hrm import HRM
 from hrm_deeploop.hrm_weights import our_name
 from hrm_deeploop.losses import correctness, segment_loss
-from hrm_deeploop.model import HRM
 from hrm_deeploop.puzzle_embedding import PuzzleEmbedding
+from hrm_deeploop.recurrence import detach
 from hrm_deeploop.scaling import RULES
 
 BATCH = 4
@@ -25,8 +26,8 @@ def recorded(data_dir):
 @pytest.fixture(scope="module")
 def build(recorded, data_dir):
     facts = json.loads((data_dir / "hrm_parity_config.json").read_text())
-    keys = set(ModelConfig.model_fields) & set(facts)
-    config = ModelConfig(
+    keys = set(HRMConfig.model_fields) & set(facts)
+    config = HRMConfig(
         **{key: facts[key] for key in keys},
         mlp_multiple_of=256,
         rope_theta=10000.0,
@@ -75,8 +76,8 @@ def test_four_segments_of_an_evaluation(build, recorded, batch):
         tolerance = dict(rtol=0, atol=1e-4 if segment <= 2 else 5e-4)
         computed = {
             "logits": out.logits,
-            "z_H": out.state.z_H,
-            "z_L": out.state.z_L,
+            "z_H": out.state["z_H"],
+            "z_L": out.state["z_L"],
             "q_halt_logits": out.q_halt,
             "q_continue_logits": out.q_continue,
         }
@@ -97,7 +98,7 @@ def first_step(network, table, batch):
     vectors = table.lookup(puzzle_ids)
     out = network(network.initial_state(BATCH), inputs, vectors)
     with torch.no_grad():
-        ahead = network(out.state.detach(), inputs, vectors)
+        ahead = network(detach(out.state), inputs, vectors)
     is_last = torch.zeros(BATCH, dtype=torch.bool)
     target = continue_target(ahead.q_halt, ahead.q_continue, is_last)
     exact = correctness(out.logits, labels).exact

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from hrm_deeploop.block import Stack
-from hrm_deeploop.recurrence import LatentState, run_cycles
+from hrm_deeploop.recurrence import Loop, run_cycles
+from hrm_deeploop.transition import Huginn
 
 
 @pytest.mark.parametrize(
@@ -29,18 +30,19 @@ from hrm_deeploop.recurrence import LatentState, run_cycles
 )
 def test_the_gradient_by_hand(gradient, d_a, d_b):
     a, b = (torch.tensor(x, dtype=torch.float64, requires_grad=True) for x in (2.0, 3.0))
-    one = torch.ones((), dtype=torch.float64)
-    z_H, z_L = run_cycles(
-        LatentState(z_H=one, z_L=one),
+    one = torch.ones((1, 1, 1), dtype=torch.float64)
+    state = run_cycles(
+        {"z_H": one, "z_L": one},
         one,
-        lambda x: a * x,
-        lambda x: b * x,
+        Loop(Huginn(), lambda x: a * x),
+        Loop(Huginn(), lambda x: b * x),
         H_cycles=2,
         L_cycles=2,
         gradient=gradient,
     )
-    assert (z_H.item(), z_L.item()) == (2386, 1125)  # the truncation does not change the values
-    z_H.backward()
+    # The truncation does not change the values.
+    assert (state["z_H"].item(), state["z_L"].item()) == (2386, 1125)
+    state["z_H"].backward()
     assert (a.grad.item(), b.grad.item()) == (d_a, d_b)
 
 
@@ -66,8 +68,9 @@ def test_the_counts_are_what_hooks_see(make_network, make_batch, K_H, K_L, C, C_
 
     assert sum(total for total, _ in visits.values()) == network.visits.M_forward
     assert sum(seen for _, seen in visits.values()) == network.visits.M_g
-    for stack, rounds in ((network.H, network.visits.R_g_H), (network.L, network.visits.R_g_L)):
+    for name, stack in network.stacks.items():
         for block in stack:
+            rounds = network.visits[name].rounds
             assert visits[block.attention][1] == visits[block.mlp][1] == rounds
 
 
@@ -104,7 +107,7 @@ def test_nothing_carries_gradient_when_grad_is_off(make_network, make_batch):
         with torch.no_grad():
             out = network(network.initial_state(4), inputs, torch.zeros(4, 16))
         assert not out.logits.requires_grad
-        assert not out.state.z_L.requires_grad
+        assert not out.state["z_L"].requires_grad
 
 
 def test_the_truncation_leaves_the_forward_values_as_they_are(make_network, make_batch):

@@ -17,6 +17,8 @@ from hrm_deeploop.trainer import Trainer
 NUM_PUZZLES = 5
 CPU = torch.device("cpu")
 
+NOISY = {"name": "recurrent_gpt", "noise": 0.5}
+
 
 @pytest.fixture
 def make_trainer(make_network, optim_config):
@@ -126,13 +128,24 @@ def test_training_learns_and_counts_what_it_did(make_trainer, optim_config, tmp_
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "adam_atan2"])
-@pytest.mark.parametrize("q_target", ["halt_only", "bootstrap"])
-def test_resuming_is_exact(make_trainer, make_network, optim_config, optimizer, q_target, tmp_path):
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("hrm", {"q_target": "halt_only"}),
+        ("hrm", {"q_target": "bootstrap"}),
+        ("hrm", {"transition": "operloop"}),
+        ("hrm", {"transition": NOISY}),
+        ("looped", {"prelude_layers": 1, "transition": "hyperloop"}),
+    ],
+)
+def test_resuming_is_exact(
+    make_trainer, make_network, make_looped, optim_config, optimizer, kind, options, tmp_path
+):
     """7 steps, a checkpoint, a fresh trainer and 13 more equal 20, bit for bit, log included."""
 
     def make():
         return make_trainer(
-            network=make_network(q_target=q_target),
+            network={"hrm": make_network, "looped": make_looped}[kind](**options),
             optim=optim_config(optimizer=optimizer, lr_warmup_steps=4, lr_min_ratio=0.1),
         )
 
@@ -155,8 +168,8 @@ def test_resuming_is_exact(make_trainer, make_network, optim_config, optimizer, 
     run(resumed, 20, logs["half"])
     assert resumed.step == whole.step == 20
     assert_equal_weights(whole, resumed)
-    for ours, theirs in zip(resumed.carry[0].state, whole.carry[0].state, strict=True):
-        assert torch.equal(ours, theirs)
+    for name, ours in resumed.carry[0].state.items():
+        assert torch.equal(ours, whole.carry[0].state[name])
 
     def rows(name):
         logs[name].close()
@@ -169,12 +182,17 @@ def test_resuming_is_exact(make_trainer, make_network, optim_config, optimizer, 
     assert [row["step"] for row in rows("whole")] == [5, 10, 15, 20]
 
 
+@pytest.mark.parametrize("transition", ["huginn", NOISY])
 @pytest.mark.parametrize("micro_batch_size", [1, 2, 4])
-def test_micro_batches_change_nothing_but_rounding(make_trainer, make_network, micro_batch_size):
+def test_micro_batches_change_nothing_but_rounding(
+    make_trainer, make_network, micro_batch_size, transition
+):
     """In float64, where rounding stays invisible under sign-like updates."""
 
     def make(**options):
-        network = make_network(dtype=torch.float64, q_target="bootstrap").double()
+        network = make_network(
+            dtype=torch.float64, q_target="bootstrap", transition=transition
+        ).double()
         return make_trainer(network=network, **options)
 
     whole, split = make(), make(micro_batch_size=micro_batch_size)
@@ -186,7 +204,7 @@ def test_micro_batches_change_nothing_but_rounding(make_trainer, make_network, m
         torch.testing.assert_close(ours[name], theirs[name], rtol=0, atol=1e-12, msg=name)
     assert torch.equal(split.carry[0].halted, whole.carry[0].halted)
     assert torch.equal(split.carry[0].steps, whole.carry[0].steps)
-    torch.testing.assert_close(split.carry[0].state.z_H, whole.carry[0].state.z_H)
+    torch.testing.assert_close(split.carry[0].state["z_H"], whole.carry[0].state["z_H"])
     assert split.window.take(8) == pytest.approx(whole.window.take(8), rel=1e-5)
 
 
@@ -270,3 +288,24 @@ def test_the_first_steps_are_pinned(make_trainer):
     assert means == pytest.approx([2.42012739, 2.38381815, 2.36919427], rel=1e-5)
     moved = (trainer.network.lm_head.weight - start).norm().item()
     assert moved == pytest.approx(0.03823297, rel=1e-4)
+
+
+def test_noise_is_drawn_anew_each_step_and_absent_from_evaluation(make_trainer, make_network):
+    noisy, plain = (
+        make_trainer(network=make_network(transition={"name": "recurrent_gpt", "noise": noise}))
+        for noise in (0.5, 0.0)
+    )
+    batch = draw(0)[0]
+    first, again = (noisy._noise(0, batch) for _ in range(2))
+    assert torch.equal(first, again)  # a function of the step
+    assert first.std().item() == pytest.approx(1, abs=0.1)
+    noisy.step = 1
+    assert not torch.equal(noisy._noise(0, batch), first)
+    assert plain._noise(0, batch) is None
+    arguments = (batch.inputs, torch.zeros(len(batch.inputs), 16))
+    with torch.no_grad():
+        outs = [
+            t.network(t.network.initial_state(len(batch.inputs)), *arguments)
+            for t in (noisy, plain)
+        ]
+    assert torch.equal(outs[0].logits, outs[1].logits)

@@ -75,7 +75,7 @@ def test_a_sweep_tells_what_share_trains_and_what_loss_it_has(tmp_path):
     result = run("sweep", *options, "output=json")
     assert result.returncode == 0, result.stderr
     rows = json.loads(result.stdout)["rows"]
-    assert [(row["L_cycles"], row["p"]) for row in rows] == [(1, 0), (1, 0.5), (2, 0), (2, 0.5)]
+    assert [(row["depth"], row["p"]) for row in rows] == [(1, 0), (1, 0.5), (2, 0), (2, 0.5)]
     for row in rows:
         assert row["num_seeds"] == 2
         assert row["share_trained"] == row["status"].count("trained") / 2

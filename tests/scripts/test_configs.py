@@ -81,7 +81,10 @@ def test_total_steps_overrides_epochs():
         ("scaling.p_L=0.3", "p_L=0.3 is allowed with rule=custom only"),
         ("data=nope", "data=nope: there is no such file"),
         ("data.source=nope", "data.source=nope: input should be 'arc1', 'arc1-mini', 'arc2'"),
-        ("gradient=nope", "gradient=nope: input should be 'last_cycle', 'last_update' or 'full'"),
+        (
+            "gradient=nope",
+            "gradient=nope: input should be 'last_cycle', 'last_update', 'full'",
+        ),
         ("model.hidden_size=33", "hidden_size=33 must be a multiple of num_heads=2"),
         ("model.hidden_size=6", "odd head size of 3"),
         ("model.H_cycles=0", "model.H_cycles=0: input should be greater than or equal to 1"),

@@ -18,7 +18,7 @@ from eval.ladder import build_ladder
 from eval.predictions import load_predictions
 from eval.vote import count_ballots
 from hrm_deeploop.device import Ranks
-from hrm_deeploop.model import HRM
+from hrm_deeploop.hrm import HRM
 from scripts.assemble import find_checkpoint
 from scripts.evaluation import Choices, Evaluation
 from scripts.run_config import load_config

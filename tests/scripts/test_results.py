@@ -12,10 +12,11 @@ from scripts.results import fill_page, format_rows
 ROOT = Path(__file__).parents[2]
 SWEEP = {
     "which": "L",
+    "depth_key": "L_cycles",
     "rows": [
         {
             "p": p,
-            "L_cycles": 2,
+            "depth": 2,
             "num_seeds": 2,
             "share_trained": share,
             "train_loss": losses,

@@ -1,0 +1,92 @@
+"""The Hierarchical Reasoning Model: two modules at two rates (Wang et al., arXiv:2506.21734)."""
+
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from hrm_deeploop.attention import Backend
+from hrm_deeploop.config import HUGINN, HRMConfig, TransitionConfig
+from hrm_deeploop.init import initialize
+from hrm_deeploop.layers import Latent
+from hrm_deeploop.model import Embedded, Reasoner, Visit
+from hrm_deeploop.recurrence import Loop, State, run_cycles
+from hrm_deeploop.scaling import HRMGradient, Rule, count_visits
+from hrm_deeploop.transition import Transition, build_transition
+
+
+class HRM(Reasoner):
+    """One HRM; scaling, gradient and transitions are all that distinguishes its variants.
+
+    Args:
+        config: architecture.
+        vocab_size: number of tokens.
+        seq_len: canvas positions of an example, puzzle tokens not counted.
+        rule: exponents of the residual scaling.
+        gradient: which updates carry gradient; with ``rule`` it decides (alpha, beta).
+        transition: of L.
+        transition_H: of H, which is updated once a cycle.
+        attention: backend name.
+        dtype: of the activations; parameters are float32.
+        generator: source of the initial values.
+    """
+
+    def __init__(
+        self,
+        config: HRMConfig,
+        *,
+        vocab_size: int,
+        seq_len: int,
+        rule: Rule,
+        gradient: HRMGradient,
+        transition: TransitionConfig = HUGINN,
+        transition_H: TransitionConfig = HUGINN,
+        attention: Backend = "sdpa",
+        dtype: torch.dtype = torch.float32,
+        generator: torch.Generator,
+    ) -> None:
+        visits = count_visits(
+            H_layers=config.H_layers,
+            L_layers=config.L_layers,
+            H_cycles=config.H_cycles,
+            L_cycles=config.L_cycles,
+            gradient=gradient,
+        )
+        super().__init__(
+            config,
+            visits,
+            vocab_size=vocab_size,
+            seq_len=seq_len,
+            rule=rule,
+            attention=attention,
+            dtype=dtype,
+        )
+        dim = config.hidden_size
+        self.H = self._stack("H")
+        self.L = self._stack("L")
+        self._heads(vocab_size)
+        self._run = partial(
+            run_cycles, H_cycles=config.H_cycles, L_cycles=config.L_cycles, gradient=gradient
+        )
+        self.transition_H = build_transition(transition_H, dim=dim, num_loops=1)
+        self.transition_L = build_transition(transition, dim=dim, num_loops=config.L_cycles)
+        self.register_buffer("H_init", torch.empty(dim))
+        self.register_buffer("L_init", torch.empty(dim))
+        self.H_init: Tensor
+        self.L_init: Tensor
+        initialize(self, generator)
+
+    @property
+    def transitions(self) -> dict[str, Transition]:
+        return {"H": self.transition_H, "L": self.transition_L}
+
+    @property
+    def initial_vectors(self) -> dict[str, Tensor]:
+        return {"z_H": self.H_init, "z_L": self.L_init}
+
+    def recur(self, state: State, embedded: Embedded, visit: Visit) -> tuple[State, Latent]:
+        """C cycles, each C_L updates of L and one of H; the heads read H."""
+        H = Loop(self.transition_H, lambda x: visit("H", x), embedded.noise)
+        L = Loop(self.transition_L, lambda x: visit("L", x), embedded.noise)
+        state = self._run(state, embedded.tokens, H, L)
+        return state, H.read(state["z_H"])

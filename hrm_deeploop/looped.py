@@ -1,0 +1,102 @@
+"""The single-module looped Transformer (DeepLoop, arXiv:2607.13491, sec. 3).
+
+    e <- Prelude(embedded)           i blocks, once
+    z <- Blocks(z + e)               K blocks, R rounds (or another transition)
+    tokens, halt <- Coda(z)          j blocks, once
+
+The state z goes from segment to segment, as z_H and z_L do in HRM; prelude and coda run in each.
+"""
+
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from hrm_deeploop.attention import Backend
+from hrm_deeploop.config import HUGINN, LoopedConfig, TransitionConfig
+from hrm_deeploop.init import initialize
+from hrm_deeploop.layers import Latent
+from hrm_deeploop.model import Embedded, Reasoner, Visit
+from hrm_deeploop.recurrence import Loop, State, run_rounds
+from hrm_deeploop.scaling import LoopedGradient, Rule, count_looped_visits
+from hrm_deeploop.transition import Transition, build_transition
+
+
+class Looped(Reasoner):
+    """One looped Transformer.
+
+    Args:
+        config: architecture.
+        vocab_size: number of tokens.
+        seq_len: canvas positions of an example, puzzle tokens not counted.
+        rule: exponents of the residual scaling; the loop takes p_L.
+        gradient: which rounds carry gradient; with ``rule`` it decides (alpha, beta).
+        transition: of the loop.
+        attention: backend name.
+        dtype: of the activations; parameters are float32.
+        generator: source of the initial values.
+    """
+
+    def __init__(
+        self,
+        config: LoopedConfig,
+        *,
+        vocab_size: int,
+        seq_len: int,
+        rule: Rule,
+        gradient: LoopedGradient,
+        transition: TransitionConfig = HUGINN,
+        attention: Backend = "sdpa",
+        dtype: torch.dtype = torch.float32,
+        generator: torch.Generator,
+    ) -> None:
+        visits = count_looped_visits(
+            prelude_layers=config.prelude_layers,
+            layers=config.layers,
+            rounds=config.rounds,
+            coda_layers=config.coda_layers,
+            gradient=gradient,
+        )
+        super().__init__(
+            config,
+            visits,
+            vocab_size=vocab_size,
+            seq_len=seq_len,
+            rule=rule,
+            attention=attention,
+            dtype=dtype,
+        )
+        dim = config.hidden_size
+        for name in visits.modules:
+            setattr(self, name, self._stack(name))
+        self._run = partial(run_rounds, rounds=config.rounds, gradient=gradient)
+        self._norms_embedding = config.embedding_norm
+        self._heads(vocab_size, tied=config.tie_embeddings)
+        self.transition = build_transition(transition, dim=dim, num_loops=config.rounds)
+        self.register_buffer("z_init", torch.empty(dim))
+        self.z_init: Tensor
+        initialize(self, generator)
+
+    @property
+    def transitions(self) -> dict[str, Transition]:
+        return {"loop": self.transition}
+
+    @property
+    def initial_vectors(self) -> dict[str, Tensor]:
+        return {"z": self.z_init}
+
+    def recur(self, state: State, embedded: Embedded, visit: Visit) -> tuple[State, Latent]:
+        """Prelude, R rounds of the loop, coda; the heads read the coda."""
+        injection, modules = embedded.tokens, self.visits.modules
+        if self._norms_embedding:
+            eps = self.config.rms_norm_eps
+            injection = F.rms_norm(injection, injection.shape[-1:], eps=eps)
+        if "prelude" in modules:
+            injection = visit("prelude", injection)
+        loop = Loop(self.transition, lambda x: visit("loop", x), embedded.noise)
+        z = self._run(state["z"], injection, loop)
+        latent = loop.read(z)
+        if "coda" in modules:
+            latent = visit("coda", latent)
+        return {"z": z}, latent

@@ -1,0 +1,230 @@
+"""Transitions: their identities, what they learn, and that huginn is HRM's own update."""
+
+from itertools import pairwise
+from typing import get_args
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from hrm_deeploop.config import TransitionConfig, TransitionName
+from hrm_deeploop.losses import token_loss
+from hrm_deeploop.transition import (
+    Parcae,
+    Update,
+    build_transition,
+    optimizer_step,
+)
+
+NAMES = get_args(TransitionName)
+DIM = 6
+
+
+def make(given, *, num_loops=3, seed=0):
+    """A transition with random parameters, in float64."""
+    config = TransitionConfig.model_validate(given)
+    transition = build_transition(config, dim=DIM, num_loops=num_loops).double()
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in transition.parameters():
+        parameter.data.normal_(generator=generator)
+    return transition
+
+
+def draw(*shape, seed=1):
+    return torch.randn(
+        *shape, DIM, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)
+    )
+
+
+def blocks(x):
+    """Stands for the blocks: anything that is not linear."""
+    return torch.tanh(x.roll(1, dims=-1)) + 0.5 * x.cos()
+
+
+def test_huginn_is_the_general_form_with_unit_maps_and_the_inner_objective():
+    y, e = draw(2, 3), draw(2, 3, seed=2)
+    after, _ = make("huginn")(y, Update(e, blocks, 0))
+    one = torch.ones(2, 3, 1, dtype=torch.float64)
+    general = optimizer_step(y.unsqueeze(-2), -blocks(y + e), write=one, decay=one)
+    torch.testing.assert_close(after, general.squeeze(-2), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+@pytest.mark.parametrize("step", ["causal", "noncausal", "unit"])
+def test_operloop_is_hyperloop_with_the_maps_of_equation_16(number, step):
+    """H_pre = H_in, H_post = eta H_in, H_res = I - eta (Lambda + H_in^T H_in)."""
+    operloop = make({"name": "operloop", "streams": 3, "step": step})
+    Y, e = draw(2, 4, 3), draw(2, 4, seed=2)
+    memory = None if number == 0 else torch.full((2, 4, 1), 0.25, dtype=torch.float64)
+    after, left = operloop(Y, Update(e, blocks, number, memory))
+    entered = Y + e.unsqueeze(-2) if number == 0 else Y
+    gates = operloop.gates(entered, number)
+    eta = torch.ones(2, 4, 1, dtype=torch.float64)
+    if step != "unit":
+        own = 0.25 if number and step == "causal" else 1.0
+        eta = gates["step"] * own
+        torch.testing.assert_close(left, eta)
+    H_in = gates["in"].unsqueeze(-2)  # (batch, seq, 1, r)
+    identity = torch.eye(3, dtype=torch.float64)
+    H_res = identity - eta[..., None] * (torch.diag_embed(gates["decay"]) + H_in.mT @ H_in)
+    target = blocks((H_in @ entered).squeeze(-2)) + operloop.bias[number]
+    hyperloop = H_res @ entered + eta[..., None] * H_in.mT @ target.unsqueeze(-2)
+    torch.testing.assert_close(after, hyperloop, rtol=0, atol=1e-6)
+
+
+def test_the_inner_objective_leaves_out_the_block_input():
+    Y, e = draw(2, 4, 3), draw(2, 4, seed=2)
+    options = {"name": "operloop", "streams": 3, "step": "unit"}
+    delta, inner = (make({**options, "objective": o}) for o in ("delta", "inner"))
+    gates = delta.gates(Y, 1)
+    read = torch.einsum("bsr,bsrd->bsd", gates["in"], Y)
+    difference = inner(Y, Update(e, blocks, 1))[0] - delta(Y, Update(e, blocks, 1))[0]
+    torch.testing.assert_close(difference, gates["in"].unsqueeze(-1) * read.unsqueeze(-2))
+
+
+def test_the_causal_step_size_decreases_within_a_cycle():
+    operloop, Y, e = make("operloop", num_loops=5), draw(2, 4, 4), draw(2, 4, seed=2)
+    sizes, memory = [torch.ones(2, 4, 1, dtype=torch.float64)], None
+    for number in range(5):
+        Y, memory = operloop(Y, Update(e, blocks, number, memory))
+        sizes.append(memory)
+    assert all(bool((after < before).all()) for before, after in pairwise(sizes))
+    assert bool((sizes[-1] > 0).all())
+
+
+@pytest.mark.parametrize(
+    ("plain", "aligned", "fewer"),
+    # A gate for every stream less: its row of W, its bias, and the gain of its kind, per update.
+    [
+        ("parcae", "parcae_aligned", 0),
+        ("hyperloop", "hyperloop_aligned", 3 * (4 * (4 * DIM + 1) + 1)),
+    ],
+)
+def test_aligned_variants_have_the_stated_parameters(plain, aligned, fewer):
+    counts = [sum(p.numel() for p in make(name).parameters()) for name in (plain, aligned)]
+    assert counts[0] - counts[1] == fewer
+
+
+def test_the_aligned_variants_write_through_the_map_that_they_read_through():
+    y, e = draw(2, 3), draw(2, 3, seed=2)
+    plain, aligned = make("parcae"), make("parcae_aligned")
+    A, _ = plain.system()
+    update = Update(e, blocks, 1)
+    torch.testing.assert_close(aligned(y, update)[0], A * plain(y, update)[0])
+    Y, hyperloop = draw(2, 4, 4), make("hyperloop_aligned")
+    gates = hyperloop.gates(Y, 1)
+    read = torch.einsum("bsr,bsrd->bsd", gates["pre"], Y)
+    target = blocks(read) + hyperloop.bias[1]
+    expected = gates["res"][..., None] * Y + gates["pre"][..., None] * target.unsqueeze(-2)
+    torch.testing.assert_close(hyperloop(Y, Update(draw(2, 4, seed=2), blocks, 1))[0], expected)
+
+
+@given(decay=st.floats(-8, 8), step=st.floats(-8, 8))
+@settings(max_examples=50, deadline=None)
+def test_parcaes_spectral_radius_stays_below_1(decay, step):
+    parcae = Parcae(DIM, aligned=False).double()
+    parcae.log_decay.data.fill_(decay)
+    parcae.log_step.data.fill_(step)
+    A, B = parcae.system()
+    assert 0 <= A.max().item() < 1
+    # Held over many steps the input's weight is that of the steady state, 1 / a.
+    torch.testing.assert_close(B, (1 - A) / parcae.log_decay.exp(), rtol=1e-6, atol=1e-12)
+
+
+def test_recurrent_gpt_starts_as_the_mean_of_huginn_and_the_state():
+    config = TransitionConfig.model_validate({"name": "recurrent_gpt", "noise": 0.5})
+    transition = build_transition(config, dim=DIM, num_loops=1).double()
+    with torch.no_grad():
+        transition.initialize(lambda tensor, _: tensor)
+    y, e, noise = draw(2, 3), draw(2, 3, seed=2), draw(2, 3, seed=3)
+    after, _ = transition(y, Update(e, blocks, 0))
+    torch.testing.assert_close(after, (y + blocks(y + e)) / 2)
+    after, _ = transition(y, Update(e, blocks, 0, None, noise))
+    torch.testing.assert_close(after, (y + blocks(y + 0.5 * noise + e)) / 2)
+
+
+def test_recirculation_by_hand():
+    y = torch.tensor([[[3.0, 4.0]]])
+    after, _ = make("recirculation")(
+        y, Update(torch.zeros(1, 1, 2), lambda _: torch.tensor([[[0.0, 2.0]]]), 1)
+    )
+    torch.testing.assert_close(after, torch.tensor([[[1.5, 2.0 + 2.5]]]))  # |y| = 5
+
+
+@pytest.mark.parametrize("name", ["vanilla", "recirculation", "hyperloop", "operloop"])
+def test_the_injection_enters_at_the_first_update_alone(name):
+    transition = make(name)
+    state = transition.expand(draw(2, 4))
+    e, other = draw(2, 4, seed=2), draw(2, 4, seed=3)
+    first, again = (transition(state, Update(given, blocks, 0))[0] for given in (e, other))
+    assert not torch.equal(first, again)
+    first, again = (transition(state, Update(given, blocks, 1))[0] for given in (e, other))
+    assert torch.equal(first, again)
+
+
+def test_streams_start_as_copies_and_leave_as_their_mean():
+    transition = make({"name": "hyperloop", "streams": 3})
+    y = draw(2, 4)
+    assert transition.expand(y).shape == (2, 4, 3, DIM)
+    torch.testing.assert_close(transition.read(transition.expand(y)), y)
+    Y = draw(2, 4, 3)
+    torch.testing.assert_close(transition.read(Y), (Y[:, :, 0] + Y[:, :, 1] + Y[:, :, 2]) / 3)
+
+
+@pytest.mark.parametrize("gradient", ["last_cycle", "full"])
+@pytest.mark.parametrize("name", NAMES)
+def test_gradients_reach_every_parameter(make_network, make_batch, name, gradient):
+    network = make_network(transition=name, transition_H=name, L_cycles=3, gradient=gradient)
+    inputs, labels, _ = make_batch()
+    out = network(network.initial_state(4), inputs, torch.zeros(4, 16))
+    (token_loss(out.logits, labels).sum() + out.q_halt.sum()).backward()
+    for key, parameter in network.named_parameters():
+        if key.startswith("transition"):
+            assert parameter.grad is not None, key
+            assert parameter.grad.abs().sum() > 0, key
+
+
+def test_the_default_adds_no_parameter_and_changes_no_draw(make_network):
+    plain = make_network()
+    assert not [key for key in plain.state_dict() if "transition" in key]
+    other = make_network(transition="operloop").state_dict()
+    for key, tensor in plain.state_dict().items():
+        assert torch.equal(tensor, other[key]), key
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_bfloat16_states_stay_so(make_network, make_batch, name):
+    network = make_network(transition=name, transition_H=name, dtype=torch.bfloat16)
+    inputs, _, _ = make_batch()
+    state = network.initial_state(4)
+    out = network(state, inputs, torch.zeros(4, 16))
+    for key, tensor in out.state.items():
+        assert tensor.dtype == torch.bfloat16
+        assert tensor.shape == state[key].shape
+        assert tensor.isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"name": "huginn", "streams": 2}, "streams=2: huginn has no options"),
+        ({"name": "hyperloop", "step": "unit"}, "step=unit: hyperloop has streams"),
+        ({"name": "operloop", "streams": 0}, "greater than or equal to 1"),
+        ("operlop", "Input should be 'huginn'"),
+    ],
+)
+def test_a_wrong_option_is_refused(given, message):
+    with pytest.raises(ValidationError, match=message):
+        TransitionConfig.model_validate(given)
+
+
+def test_a_configuration_is_written_as_briefly_as_it_can_be():
+    for brief in (
+        "huginn",
+        "operloop",
+        {"name": "operloop", "streams": 2, "step": "unit", "objective": "delta"},
+    ):
+        assert TransitionConfig.model_validate(brief).model_dump() == brief
+    assert TransitionConfig.model_validate({"name": "operloop"}).model_dump() == "operloop"

@@ -1,0 +1,75 @@
+"""Every model and transition, trained and evaluated from the command line."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from hrm_deeploop.config import TransitionName
+from scripts import cli
+from scripts.run_config import RunConfig, validate
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(script, *overrides):
+    command = [sys.executable, str(ROOT / "scripts" / f"{script}.py"), *overrides]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300)
+
+
+def test_a_looped_model_goes_through_training_evaluation_alignment_and_a_sweep(tmp_path):
+    run_dir = tmp_path / "run"
+    model = ["experiment=smoke", "model=looped", "model.prelude_layers=1", "transition=operloop"]
+    trained = run("train", *model, f"run_dir={run_dir}", "stop_after=12")
+    assert trained.returncode == 0, trained.stderr
+    trained = run("train", *model, f"run_dir={run_dir}", "resume=auto", "alignment.every=10")
+    assert trained.returncode == 0, trained.stderr
+    for halting in ("fixed", "act"):
+        result = run("evaluate", f"run={run_dir}", f"halting={halting}", "output=json")
+        assert result.returncode == 0, result.stderr
+        ladder = json.loads(result.stdout)["ladder"]
+        assert set(ladder["all_tests"]) == {"1", "2", "4", "8", "16"}
+    result = run("alignment", f"run={run_dir}", "batches=1", "rows=4", "output=json")
+    assert result.returncode == 0, result.stderr
+    (row,) = json.loads(result.stdout)["rows"]
+    assert row["modules"] == ["prelude", "loop"]
+    assert (row["rounds_loop"], row["rounds_prelude"]) == (3, 1)
+    options = ["experiment=smoke", "model=looped", "total_steps=2", "exponents=[0.5]"]
+    result = run("sweep", *options, "depths=[1,2]", f"run_dir={tmp_path / 'sweep'}")
+    assert result.returncode == 0, result.stderr
+    assert "rounds 2" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["gradient=all_rounds"], "allowed are last_cycle, last_update, full"),
+        (["model=looped", "gradient=full"], "allowed are all_rounds, last_round"),
+        (["model=looped", "transition_H=parcae"], "transition_H=parcae: looped has no H"),
+        (["model=looped", "scaling=deeploop_asymmetric"], "looped has no H"),
+        (["transition=operloop", "gradient=last_update"], "untrained, but for the last"),
+        (["transition={name:huginn,step:unit}"], "step=unit: huginn has no options"),
+        (["model=looped", "model.rounds=0"], "model.rounds=0: input should be greater"),
+    ],
+)
+def test_parts_that_do_not_fit_are_refused(overrides, message):
+    values = cli.compose_config("train", ["experiment=smoke", *overrides])
+    values.pop("output")
+    with pytest.raises(ValueError, match=message) as error:
+        validate(RunConfig, values)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["hrm_tiny", "looped"])
+@pytest.mark.parametrize("transition", get_args(TransitionName))
+def test_every_transition_trains_by_one_override(tmp_path, model, transition):
+    options = ["experiment=smoke", f"model={model}", f"transition={transition}"]
+    result = run("train", *options, f"run_dir={tmp_path / 'run'}")
+    assert result.returncode == 0, result.stderr
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").open()]
+    losses = [row["train/lm_loss"] for row in rows if "train/lm_loss" in row]
+    assert losses[-1] < losses[0]
