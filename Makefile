@@ -6,7 +6,7 @@ TORCH ?=
 TORCH_OPTIONS = $(if $(filter cpu,$(TORCH)),--index-url https://download.pytorch.org/whl/cpu,$(TORCH))
 BIN = .venv/bin
 
-.PHONY: setup demo test test-slow check bench bench-data bench-eval clean
+.PHONY: setup demo test test-slow check bench bench-data bench-eval results clean
 
 setup: .venv/ready
 
@@ -45,6 +45,20 @@ bench-data: setup
 # The vote on 419,000 predictions; halting=act against fixed on a model that is trained first.
 bench-eval: setup
 	$(BIN)/python scripts/bench.py eval
+
+# Everything in docs/results.md: some 12 hours of 2 cores; finished cells are read, not run again.
+# Two processes share the cells: make results SHARE=0/2 & make results SHARE=1/2. One thread each,
+# for the number of threads decides the last digits.
+RESULTS = runs/results
+SHARE ?= null
+ARMS = arms=[vanilla,deepnorm,deeploop,deeploop_asymmetric,deeploop_forward]
+COMPARE = OMP_NUM_THREADS=1 $(BIN)/python scripts/compare.py experiment=mini compile=true \
+	data.validation=0.5 alignment.every=250 seeds=[0,1,2] share=$(SHARE) $(ARMS)
+
+results: setup
+	$(COMPARE) model.L_cycles=2 'grid={optim.lr:[5e-4,1e-3,2e-3,4e-3]}' run_dir=$(RESULTS)/L2
+	$(COMPARE) model.L_cycles=6 'grid={optim.lr:[5e-4,1e-3,2e-3,4e-3]}' run_dir=$(RESULTS)/L6
+	$(BIN)/python scripts/results.py runs=$(RESULTS)
 
 clean:
 	rm -rf .venv build *.egg-info .pytest_cache .ruff_cache

@@ -254,7 +254,15 @@ RANKS = ["dtype=float64", "total_steps=6", "optim.global_batch_size=12"]
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ranks", [2, 3])
-@pytest.mark.parametrize("options", [[], ["micro_batch_size=2", "optim.optimizer=adam_atan2"]])
+@pytest.mark.parametrize(
+    "options",
+    [
+        [],
+        ["micro_batch_size=2", "optim.optimizer=adam_atan2"],
+        ["transition={name:recurrent_gpt,noise:0.5}", "transition_H=hyperloop"],
+        ["model=looped", "model.prelude_layers=1", "transition=operloop"],
+    ],
+)
 def test_ranks_train_the_one_process_weights(ranks, options, tmp_path):
     """In float64, because sign-like updates amplify rounding in float32."""
     for name, num_ranks in (("one", None), ("many", ranks)):
