@@ -60,7 +60,7 @@ def test_a_comparison_states_its_arms_its_choice_and_its_difference(compared):
         *("comparison.json", "comparison.md", "comparison.html", "ladder.png", "curves.png")
     }
     html = (run_dir / "comparison.html").read_text()
-    assert "validation loss by point of the grid" in html
+    assert "held-out demonstrations by point of the grid" in html
     assert html.count("data:image/png;base64,") == 2
 
 
