@@ -157,7 +157,7 @@ def _grid_table(comparison: Mapping[str, Any]) -> Table:
         found = {cell["name"]: cell for cell in cells if cell["arm"] == arm}
         rows[arm] = [_grid_entry(found.get(point), comparison["arms"][arm]) for point in points]
     return Table(
-        "held-out demonstrations by point of the grid, one seed: loss, arc_prize at K=2 (* chosen)",
+        "held-out demonstrations by point of the grid, one seed: arc_prize at K=2, loss (* chosen)",
         points,
         rows,
     )
@@ -171,7 +171,7 @@ def _grid_entry(cell: Mapping[str, Any] | None, arm: Mapping[str, Any]) -> str:
         return f"{cell['status']}{mark}"
     status = "" if cell["status"] == "trained" else f" ({cell['status']})"
     accuracy = percent(cell["validation_arc_prize_at_2"])
-    return f"{cell['validation_loss']:.3f}, {accuracy}{status}{mark}"
+    return f"{accuracy}, {cell['validation_loss']:.3f}{status}{mark}"
 
 
 def write_html(

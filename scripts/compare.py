@@ -6,8 +6,8 @@
     python scripts/compare.py experiment=mini '+arms.mine={scaling:deeploop,optim.lr:2e-3}'
 
 Cells (arm x point of the grid x seed) that are already in run_dir are used as they are. With a grid
-each arm takes the point with the lowest loss on held-out demonstrations, by its first seed; test
-pairs are predicted for the chosen points alone. Several processes share the cells with share=0/2
+each arm takes the point that solves most held-out demonstrations, by its first seed; test pairs are
+predicted for the chosen points alone. Several processes share the cells with share=0/2
 and share=1/2 (a SLURM array), or under torchrun.
 """
 

@@ -16,6 +16,7 @@ from eval.compare import check_declared, config_difference
 from hrm_deeploop.config import StrictConfig
 from hrm_deeploop.device import Ranks
 from scripts import cli
+from scripts.assemble import BEST_BY
 from scripts.cells import Cell, cell_name, read_cell, run_cell
 from scripts.describe import run_costs
 from scripts.run_config import RunConfig, validate
@@ -166,17 +167,24 @@ class Comparison:
         return [self.cell(arm, point, seed) for point in self.points for arm in self.arms]
 
     def choose(self) -> dict[str, dict[str, Any]]:
-        """Each arm's point with the lowest validation loss; one that diverged has none."""
+        """Each arm's point that solves most held-out demonstrations, of equals that of lower loss.
+
+        Solved by vote, as the best checkpoint of a run is: the loss alone prefers a point that fits
+        worse and is less sure of its errors. A point that diverged is never chosen.
+        """
         chosen = dict.fromkeys(self.arms, self.points[0])
         for arm in self.arms if self.options.grid else ():
-            losses = {}
+            merits = {}
             for number, point in enumerate(self.points):
                 found = read_cell(self.cell(arm, point, self.options.seeds[0]))
                 assert found is not None
                 if found["validation"] is not None:
-                    losses[number] = found["validation"]["eval/loss"]
-            if losses:
-                chosen[arm] = self.points[min(losses, key=losses.__getitem__)]
+                    merits[number] = (
+                        found["validation"][BEST_BY],
+                        -found["validation"]["eval/loss"],
+                    )
+            if merits:
+                chosen[arm] = self.points[max(merits, key=merits.__getitem__)]
         return chosen
 
     def final_cells(self, chosen: Mapping[str, Mapping[str, Any]]) -> list[Cell]:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from scripts.cells import cell_name
-from scripts.comparison import parse_share
+from scripts.cells import _key, cell_name
+from scripts.comparison import CompareOptions, Comparison, parse_share
 
 ROOT = Path(__file__).parents[2]
 
@@ -40,13 +40,11 @@ def test_a_comparison_states_its_arms_its_choice_and_its_difference(compared):
     assert list(comparison["arms"]) == ["vanilla", "deeploop"]
     assert len(comparison["grid"]) == 4
     for name, arm in comparison["arms"].items():
-        losses = {
-            cell["name"]: cell["validation_loss"]
-            for cell in comparison["grid"]
-            if cell["arm"] == name
-        }
-        assert len(losses) == 2
-        assert all(loss > 0 for loss in losses.values())
+        own = [cell for cell in comparison["grid"] if cell["arm"] == name]
+        assert len(own) == 2
+        assert all(cell["validation_loss"] > 0 for cell in own)
+        best = max(own, key=lambda c: (c["validation_arc_prize_at_2"], -c["validation_loss"]))
+        assert arm["chosen"] == best["point"]
         assert arm["seeds"] == [0, 1]
         assert (arm["steps"], arm["examples"]) == (4, 32)
         for score in ("all_tests", "arc_prize"):
@@ -147,3 +145,22 @@ def test_names_of_cells_and_shares(monkeypatch):
     monkeypatch.setenv("RANK", "2")
     monkeypatch.setenv("WORLD_SIZE", "4")
     assert parse_share(None) == (2, 4)
+
+
+def test_a_point_is_chosen_by_what_it_solves_then_by_loss(tmp_path):
+    options = CompareOptions(
+        arms={"a": {"scaling": "vanilla"}},
+        seeds=(0,),
+        grid={"optim.lr": (1e-3, 2e-3, 3e-3, 4e-3)},
+        budget="steps",
+        share=None,
+        run_dir=str(tmp_path),
+    )
+    comparison = Comparison(options, ["experiment=smoke", "data.validation=0.5"])
+    found = [(0.2, 0.5), (0.3, 0.9), (0.3, 0.8), None]  # the last one diverged
+    for cell, scores in zip(comparison.grid_cells(), found, strict=True):
+        validation = scores and {"eval/arc_prize_at_2": scores[0], "eval/loss": scores[1]}
+        cell.directory.mkdir(parents=True)
+        known = {"key": _key(cell.config), "validation": validation}
+        (cell.directory / "cell.json").write_text(json.dumps(known))
+    assert comparison.choose() == {"a": {"optim.lr": 3e-3}}
