@@ -11,7 +11,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +97,15 @@ def compose_config(name: str, overrides: Sequence[str]) -> dict[str, Any]:
             raise ValueError(str(error).split("\n", maxsplit=1)[0]) from error
     assert isinstance(values, dict)
     return {str(key): value for key, value in values.items()}
+
+
+def format_value(value: Any) -> str:
+    """A plain value as the right side of an override; keys of mappings are names."""
+    if isinstance(value, Mapping):
+        return "{" + ",".join(f"{key}:{format_value(v)}" for key, v in value.items()) + "}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ",".join(map(format_value, value)) + "]"
+    return json.dumps(value)
 
 
 def take_output(values: dict[str, Any]) -> str:

@@ -1,7 +1,6 @@
 """The cells of a comparison: which there are, which are chosen, and who runs them."""
 
 import itertools
-import json
 import os
 import re
 import sys
@@ -138,7 +137,7 @@ class Comparison:
         steps = self._steps[arm]
         own = {**self.options.arms[arm], **point, "seed": seed}
         own |= {} if steps is None else {"total_steps": steps}
-        changes = [f"{key}={json.dumps(value)}" for key, value in own.items()]
+        changes = [f"{key}={cli.format_value(value)}" for key, value in own.items()]
         values = cli.compose_config(self._config_name, [*self._overrides, *changes])
         for key in ("output", *self._own_keys):
             values.pop(key, None)

@@ -9,7 +9,8 @@ A table of the page stands between two comments, and names its rows and which ta
     <!-- end -->
 
 With ``runs`` the rows NAME.json are those of NAME/ (comparison.json or sweep.json) or of a file
-NAME.json that alignment.py wrote with ``out``.
+NAME.json that alignment.py wrote with ``out``; pictures that the page has by the name
+NAME-ladder.png, -curves.png or -sweep.png are taken from there too.
 """
 
 import json
@@ -33,6 +34,7 @@ PLACE = re.compile(
     r"(?P<begin><!-- (?P<rows>[\w.-]+\.json): (?P<tables>[^>]+?) -->\n).*?(?P<end><!-- end -->)",
     re.DOTALL,
 )
+PICTURE = re.compile(r"\((?:[^)]*/)?(?P<run>[\w.-]+)-(?P<kind>ladder|curves|sweep)\.png\)")
 Rows = Mapping[str, Any]
 # What only rows of that kind have, and their tables.
 KINDS: dict[str, Callable[[Rows], dict[str, Table]]] = {
@@ -124,10 +126,18 @@ def main(overrides: list[str]) -> dict[str, Any]:
     if not names:
         raise ValueError(f"page={page}: no `<!-- ROWS.json: TABLE -->` in it")
     if options.runs is not None:
+        pictures = {
+            f"{picture['run']}-{picture['kind']}.png": (
+                Path(options.runs) / picture["run"] / f"{picture['kind']}.png"
+            ).read_bytes()
+            for picture in PICTURE.finditer(text)
+        }
         taken = {name: take_rows(name, Path(options.runs)) for name in names}
         folder.mkdir(parents=True, exist_ok=True)
         for name, rows in taken.items():
             (folder / name).write_text(format_rows(rows), encoding="utf-8")
+        for name, png in pictures.items():
+            (folder / name).write_bytes(png)
     rows = {name: json.loads((folder / name).read_text(encoding="utf-8")) for name in names}
     filled = fill_page(text, rows)
     page.write_text(filled, encoding="utf-8")

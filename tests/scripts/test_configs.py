@@ -130,3 +130,25 @@ def test_a_config_file_that_is_none_is_refused(content, tmp_path):
     (tmp_path / "config.yaml").write_text(content)
     with pytest.raises(ValueError):
         load_config(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"name": "operloop", "streams": 2, "step": "unit"},
+        "operloop",
+        "a, b",
+    ],
+)
+def test_a_value_survives_as_an_override(value):
+    given = f"transition={cli.format_value(value)}"
+    assert cli.compose_config("train", ["experiment=smoke", given])["transition"] == value
+
+
+def test_every_file_of_arms_is_one():
+    for path in sorted((cli.CONFIG_DIR / "arms").glob("*.yaml")):
+        values = cli.compose_config("compare", ["experiment=smoke", f"arms=[{path.stem}]"])
+        assert values["arms"]
+        for name, own in values["arms"].items():
+            changes = [f"{key}={cli.format_value(v)}" for key, v in own.items()]
+            assert run_config("experiment=smoke", *changes), name

@@ -57,11 +57,13 @@ def test_rows_are_taken_from_runs_without_their_place(tmp_path):
     (runs / "s").mkdir(parents=True)
     rows = {**SWEEP, "run": f"{runs}/s/p0.5"}
     (runs / "s" / "sweep.json").write_text(json.dumps(rows))
-    page.write_text(PAGE)
+    (runs / "s" / "sweep.png").write_bytes(b"picture")
+    page.write_text(PAGE + "![where](rows/s-sweep.png)\n")
     options = [f"page={page}", f"rows={tmp_path / 'rows'}"]
     result = run(*options, f"runs={runs}")
     assert result.returncode == 0, result.stderr
     assert json.loads((tmp_path / "rows" / "s.json").read_text()) == {**rows, "run": "s/p0.5"}
+    assert (tmp_path / "rows" / "s-sweep.png").read_bytes() == b"picture"
     assert "| L_cycles 2 | 0.50 | 1.00 |" in page.read_text()
     again = run(*options)
     assert "as it was" in again.stdout
