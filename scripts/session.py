@@ -28,7 +28,12 @@ from scripts.assemble import (
     to_batch,
 )
 from scripts.run_config import RunConfig
-from scripts.run_directory import check_same_data, checkpoints_to_continue, describe_run
+from scripts.run_directory import (
+    check_same_data,
+    checkpoints_to_continue,
+    describe_run,
+    lock_run,
+)
 from scripts.validation import validate_network
 
 
@@ -36,7 +41,8 @@ class Session:
     """What ``train`` drives: draws, the trainer, validation and checkpoints of one run.
 
     Raises:
-        ValueError: if the run directory, the data and the configuration do not go together.
+        ValueError: if the run directory, the data and the configuration do not go together, or if
+            another process trains in the directory.
     """
 
     def __init__(self, config: RunConfig, ranks: Ranks) -> None:
@@ -54,8 +60,14 @@ class Session:
                 raise ValueError(f"run_dir={config.run_dir}: none of its checkpoints can be read")
             self._build(load_data(config), None)
         ranks.barrier()  # every rank has looked before the main one writes
+        self._lock = lock_run(Path(config.run_dir)) if ranks.is_main else None
         if ranks.is_main and (self.data.matched is None or config.new_puzzles == "init"):
             describe_run(config, self.data)
+
+    def close(self) -> None:
+        """Let other processes train in the directory."""
+        if self._lock is not None:
+            self._lock.release()
 
     def _build(self, data: Data, checkpoint: Path | None) -> None:
         config, ranks = self.config, self.ranks

@@ -10,6 +10,7 @@ SIGINT and SIGTERM finish the step, save and exit with 130 and 143.
 
 import signal
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -39,6 +40,7 @@ def train(config: RunConfig, ranks: Ranks, title: str) -> Trained:
     trainer, run_dir = session.trainer, Path(config.run_dir)
     until = min(trainer.total_steps, config.stop_after or trainer.total_steps)
     with (
+        closing(session),
         open_log(
             run_dir / METRICS_FILE,
             is_main=ranks.is_main,

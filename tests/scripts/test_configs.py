@@ -95,6 +95,7 @@ def test_total_steps_overrides_epochs():
         ("optim.lr=nan", "optim.lr=nan: input should be a finite number"),
         ("evaluation.votes=5", r"evaluation.votes=5: there are 4 puzzles of a task"),
         ("data.canvas=31", "data.canvas=31: input should be less than or equal to 30"),
+        ("data.splits=[]", r"data.splits=\[\]: tuple should have at least 1 item"),
         ("output=xml", "output=xml: allowed are text and json"),
         ("total_steps", "'total_steps': expected key=value"),
         ("--verbose", "'--verbose': expected key=value"),

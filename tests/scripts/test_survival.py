@@ -18,6 +18,7 @@ import torch
 
 from hrm_deeploop.checkpoint import list_checkpoints, load_weights
 from hrm_deeploop.metrics import read_metrics
+from scripts.run_directory import lock_run
 
 ROOT = Path(__file__).parents[2]
 TRAIN = str(ROOT / "scripts" / "train.py")
@@ -230,6 +231,22 @@ def test_changed_data_is_refused_by_id_and_opted_into(tmp_path):
     result = run(run_dir, *own, "resume=auto", "new_puzzles=init")
     assert result.returncode == 0, result.stderr
     assert newest(run_dir) == 20
+
+
+def test_two_processes_do_not_train_in_one_directory(tmp_path):
+    lock = lock_run(tmp_path / "run")
+    assert lock is not None
+    refused = run(tmp_path / "run")
+    assert refused.returncode == 2
+    assert "another process is training there" in refused.stderr.splitlines()[-1]
+    assert not (tmp_path / "run" / "config.yaml").exists()
+    lock.release()
+    done = run(tmp_path / "run", "stop_after=2")
+    assert done.returncode == 0, done.stderr
+    (tmp_path / "run" / "metrics.jsonl").unlink()
+    done = run(tmp_path / "run", "resume=auto", "stop_after=4")
+    assert done.returncode == 0, done.stderr
+    assert "metrics.jsonl: is gone; the log goes on from step 2" in done.stderr
 
 
 def test_validation_chooses_the_best_checkpoint_on_demonstrations(tmp_path):
