@@ -1,4 +1,4 @@
-"""Post-norm blocks whose skip path is scaled by alpha, and stacks of them (the H and L modules).
+"""Post-norm blocks whose skip path is scaled by alpha, and stacks of them (a module each).
 
     x <- rms_norm(alpha * x + attention(x))
     x <- rms_norm(alpha * x + mlp(x))

@@ -118,7 +118,7 @@ TRANSITION_OPTIONS: dict[str, dict[str, Any]] = {
     "hyperloop": {"streams": 4},
     "hyperloop_aligned": {"streams": 4},
     "operloop": {"streams": 4, "step": "causal", "objective": "delta"},
-    "recurrent_gpt": {"noise": 0.0},
+    "recurrent_gpt": {"noise": 0.1},
 }
 
 
@@ -126,7 +126,7 @@ class TransitionConfig(StrictConfig):
     """How a loop reads and writes its state: a name, or a name and its options."""
 
     name: TransitionName
-    streams: int | None = Field(default=None, ge=1, le=MAX_COUNT)
+    streams: int | None = Field(default=None, ge=2, le=MAX_COUNT)
     step: Step | None = None
     objective: Objective | None = None
     noise: float | None = Field(default=None, ge=0, le=MAX_RATE)  # standard deviation
@@ -138,7 +138,8 @@ class TransitionConfig(StrictConfig):
             given = {"name": given}
         if not isinstance(given, dict):
             return given
-        return {**TRANSITION_OPTIONS.get(str(given.get("name")), {}), **given}
+        said = {key: value for key, value in given.items() if value is not None}
+        return {**TRANSITION_OPTIONS.get(str(given.get("name")), {}), **said}
 
     @model_validator(mode="after")
     def _options_are_its_own(self) -> "TransitionConfig":
@@ -165,9 +166,12 @@ class TransitionConfig(StrictConfig):
         return f"{self.name} ({listed})" if listed else self.name
 
     @property
-    def is_per_loop(self) -> bool:
-        """Whether it has parameters of single updates of a cycle."""
-        return self.streams is not None
+    def enters_once(self) -> bool:
+        """Whether the injection enters at the first update of a cycle alone.
+
+        All that have parameters of single updates are among them.
+        """
+        return self.name not in ("huginn", "parcae", "parcae_aligned", "recurrent_gpt")
 
 
 HUGINN = TransitionConfig(name="huginn")
@@ -186,7 +190,7 @@ class ScalingConfig(StrictConfig):
         given = {"p_H": self.p_H, "p_L": self.p_L, "count": self.count}
         if self.rule == "custom":
             missing = [name for name, value in given.items() if value is None]
-            if missing:
+            if missing and missing != ["p_H"]:  # which a model without H does not need
                 raise ValueError(f"rule=custom needs {', '.join(missing)}")
         else:
             extra = [f"{name}={value}" for name, value in given.items() if value is not None]
@@ -199,8 +203,8 @@ class ScalingConfig(StrictConfig):
 
     def resolve(self) -> Rule:
         """The rule's exponents and count."""
-        if self.p_H is not None and self.p_L is not None and self.count is not None:
-            return Rule(p_H=self.p_H, p_L=self.p_L, count=self.count)
+        if self.p_L is not None and self.count is not None:
+            return Rule(p_H=self.p_H or 0.0, p_L=self.p_L, count=self.count)
         return RULES[self.rule]
 
 

@@ -68,8 +68,9 @@ class HRM(Reasoner):
         self._run = partial(
             run_cycles, H_cycles=config.H_cycles, L_cycles=config.L_cycles, gradient=gradient
         )
-        self.transition_H = build_transition(transition_H, dim=dim, num_loops=1)
-        self.transition_L = build_transition(transition, dim=dim, num_loops=config.L_cycles)
+        build = partial(build_transition, dim=dim, eps=config.rms_norm_eps)
+        self.transition_H = build(transition_H, num_loops=1)
+        self.transition_L = build(transition, num_loops=config.L_cycles)
         self.register_buffer("H_init", torch.empty(dim))
         self.register_buffer("L_init", torch.empty(dim))
         self.H_init: Tensor
@@ -86,7 +87,8 @@ class HRM(Reasoner):
 
     def recur(self, state: State, embedded: Embedded, visit: Visit) -> tuple[State, Latent]:
         """C cycles, each C_L updates of L and one of H; the heads read H."""
-        H = Loop(self.transition_H, lambda x: visit("H", x), embedded.noise)
-        L = Loop(self.transition_L, lambda x: visit("L", x), embedded.noise)
+        noise = embedded.noise_by_update()
+        H = Loop(self.transition_H, lambda x: visit("H", x), noise)
+        L = Loop(self.transition_L, lambda x: visit("L", x), noise)
         state = self._run(state, embedded.tokens, H, L)
         return state, H.read(state["z_H"])

@@ -28,7 +28,7 @@ class HrmWeights(NamedTuple):
 
 
 def our_name(name: str) -> str:
-    """The name that a tensor of HRM's state dict has in :class:`~hrm_deeploop.model.HRM`."""
+    """The name that a tensor of HRM's state dict has in :class:`~hrm_deeploop.hrm.HRM`."""
     while True:
         prefix = next((wrapper for wrapper in WRAPPERS if name.startswith(wrapper)), None)
         if prefix is None:

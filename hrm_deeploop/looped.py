@@ -68,12 +68,15 @@ class Looped(Reasoner):
             dtype=dtype,
         )
         dim = config.hidden_size
-        for name in visits.modules:
-            setattr(self, name, self._stack(name))
+        self.prelude = self._stack("prelude") if config.prelude_layers else None
+        self.loop = self._stack("loop")
+        self.coda = self._stack("coda") if config.coda_layers else None
         self._run = partial(run_rounds, rounds=config.rounds, gradient=gradient)
         self._norms_embedding = config.embedding_norm
         self._heads(vocab_size, tied=config.tie_embeddings)
-        self.transition = build_transition(transition, dim=dim, num_loops=config.rounds)
+        self.transition = build_transition(
+            transition, dim=dim, num_loops=config.rounds, eps=config.rms_norm_eps
+        )
         self.register_buffer("z_init", torch.empty(dim))
         self.z_init: Tensor
         initialize(self, generator)
@@ -88,15 +91,15 @@ class Looped(Reasoner):
 
     def recur(self, state: State, embedded: Embedded, visit: Visit) -> tuple[State, Latent]:
         """Prelude, R rounds of the loop, coda; the heads read the coda."""
-        injection, modules = embedded.tokens, self.visits.modules
+        injection = embedded.tokens
         if self._norms_embedding:
             eps = self.config.rms_norm_eps
             injection = F.rms_norm(injection, injection.shape[-1:], eps=eps)
-        if "prelude" in modules:
+        if self.prelude is not None:
             injection = visit("prelude", injection)
-        loop = Loop(self.transition, lambda x: visit("loop", x), embedded.noise)
+        loop = Loop(self.transition, lambda x: visit("loop", x), embedded.noise_by_update())
         z = self._run(state["z"], injection, loop)
         latent = loop.read(z)
-        if "coda" in modules:
+        if self.coda is not None:
             latent = visit("coda", latent)
         return {"z": z}, latent

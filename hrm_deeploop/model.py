@@ -5,7 +5,7 @@ paths scaled as ``scaling.py`` says.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import torch
@@ -121,6 +121,15 @@ class Reasoner(nn.Module):
         """Fixed vectors that the states start from, by name of the state."""
         raise NotImplementedError
 
+    @property
+    def num_noisy_updates(self) -> int:
+        """Updates of a segment that take noise."""
+        return sum(
+            self.visits[name].rounds_forward
+            for name, transition in self.transitions.items()
+            if transition.noise > 0
+        )
+
     def recur(self, state: State, embedded: "Embedded", visit: Visit) -> tuple[State, Latent]:
         """One segment's states, and the latent that the heads read."""
         raise NotImplementedError
@@ -146,12 +155,12 @@ class Reasoner(nn.Module):
         inputs: Int[Tensor, "batch seq"],
         puzzle_vectors: Float[Tensor, "batch ndim"],
         positions: Int[Tensor, "batch seq"] | None = None,
-        noise: Float[Tensor, "batch tokens dim"] | None = None,
+        noise: Float[Tensor, "batch updates tokens dim"] | None = None,
     ) -> SegmentOutput:
         """Run one segment from ``state``: one prediction, one halting decision.
 
         ``positions`` are those of the tokens of a window on the canvas; None: all, in order.
-        ``noise`` is what a transition with noise adds, in training.
+        ``noise`` are the draws for the updates of transitions that have noise, in training.
         """
         return self.segment(state, self.embed(inputs, puzzle_vectors, positions, noise))
 
@@ -193,7 +202,7 @@ class Reasoner(nn.Module):
         inputs: Int[Tensor, "batch seq"],
         puzzle_vectors: Float[Tensor, "batch ndim"],
         positions: Int[Tensor, "batch seq"] | None = None,
-        noise: Float[Tensor, "batch tokens dim"] | None = None,
+        noise: Float[Tensor, "batch updates tokens dim"] | None = None,
     ) -> "Embedded":
         """Puzzle tokens, then canvas tokens; multiplied by sqrt(hidden) as in HRM."""
         hidden_size, num_puzzle_tokens = self.config.hidden_size, self.config.num_puzzle_tokens
@@ -221,15 +230,19 @@ class Embedded(NamedTuple):
 
     tokens: Latent
     rotation: Rotation | None
-    noise: Latent | None = None  # in training alone, of a transition that has it
+    noise: Float[Tensor, "batch updates tokens dim"] | None = None  # in training alone
+
+    def noise_by_update(self) -> Iterator[Latent] | None:
+        """The draws one after the other, as the updates take them."""
+        return None if self.noise is None else iter(self.noise.unbind(1))
 
     def take(self, where: Tensor) -> "Embedded":
-        """That of some rows."""
+        """That of some rows, without noise."""
         rotation = None if self.rotation is None else self.rotation.take(where)
         return Embedded(self.tokens[where], rotation)
 
     def join(self, other: "Embedded") -> "Embedded":
-        """That of these rows, then of others with as many tokens."""
+        """That of these rows, then of others with as many tokens, without noise."""
         rotation = self.rotation
         if rotation is not None and other.rotation is not None:
             rotation = rotation.join(other.rotation)

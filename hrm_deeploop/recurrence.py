@@ -17,6 +17,7 @@ The sums are those of the transition ``huginn``; ``transition.py`` has others, w
 the state z in another way and get what is added to it as their injection.
 """
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
@@ -40,14 +41,16 @@ class Loop(NamedTuple):
 
     transition: Transition
     blocks: Apply
-    noise: Latent | None = None
+    noise: Iterator[Latent] | None = None  # draws for the updates to come
 
     def update(
         self, state: Tensor, injection: Latent, number: int, memory: Memory
     ) -> tuple[Tensor, Memory]:
         """Update ``number`` (0 is the first of a cycle) of the state."""
-        given = Update(injection, self.blocks, number, memory, self.noise)
-        return self.transition(state, given)
+        noise = None
+        if self.noise is not None and self.transition.noise > 0:
+            noise = next(self.noise)
+        return self.transition(state, Update(injection, self.blocks, number, memory, noise))
 
     def read(self, state: Tensor) -> Latent:
         """What others see of the state."""

@@ -40,7 +40,7 @@ class ResidualScaling(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """Exponents of the two modules, and which visits size them."""
+    """Exponents of H and L, and which visits size them."""
 
     p_H: float
     p_L: float

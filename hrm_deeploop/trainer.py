@@ -54,7 +54,7 @@ class Trainer:
         network: on ``ranks.device``; so is ``puzzle_embedding``.
         config: optimisers and schedule.
         total_steps: length of the learning-rate schedule.
-        seed: of the halting exploration.
+        seed: of the halting exploration and of the transitions' noise.
         ranks: this process among those that share the global batch.
         micro_batch_size: canvases that a forward takes at once; None takes a rank's whole batch.
             Of shorter sequences it takes as many rows as have no more tokens.
@@ -114,15 +114,17 @@ class Trainer:
             initial = self.network.initial_state(*batch.inputs.shape)
             old = self.carry[number] if self.carry else empty_carry(batch, initial)
             carries.append(refill(old, batch, initial))
-        parts = [
-            (number, part)
-            for number, carry in enumerate(carries)
-            for part in self._micro_batches(carry, self._noise(number, carry.batch))
-        ]
-        segments: list[list[Segment]] = [[] for _ in carries]
-        for number, (part, noise) in parts:
-            is_last = part is parts[-1][1][0]
-            segments[number].append(self._run(part, noise, is_last=is_last))
+        parts = [list(self._micro_batches(carry)) for carry in carries]
+        num_left = sum(map(len, parts))
+        segments: list[list[Segment]] = []
+        for number, of_carry in enumerate(parts):
+            segments.append([])
+            first_row = self.ranks.rank * len(fresh[number].inputs)
+            for part in of_carry:
+                num_left -= 1
+                noise = self._noise(number, first_row, part.batch)
+                segments[-1].append(self._run(part, noise, is_last=num_left == 0))
+                first_row += len(part.batch.inputs)
 
         counted = torch.zeros(len(COUNTED), device=self.ranks.device)
         least = self._min_segments([len(batch.inputs) for batch in fresh])
@@ -150,34 +152,32 @@ class Trainer:
         self.window.add(counted, norms)
         self.carry = tuple(done)
 
-    def _noise(self, number: int, batch: Batch) -> Tensor | None:
-        """Standard normals for this rank's rows of part ``number``, where a transition has noise.
+    def _noise(self, number: int, first_row: int, batch: Batch) -> Tensor | None:
+        """Standard normals for the noisy updates of ``batch``, from a row of part ``number`` on.
 
-        They depend on (seed, step) alone: on no other draw, and not on the number of ranks.
+        A row's draws depend on (seed, step, part, row of the global batch) alone, so they are the
+        same for any number of ranks and size of micro-batches.
         """
-        network, ranks = self.network, self.ranks
-        if not any(transition.noise for transition in network.transitions.values()):
+        network, device = self.network, self.ranks.device
+        if not network.num_noisy_updates:
             return None
-        seeds = np.random.default_rng((self.seed, NOISE_STREAM, self.step, number))
-        generator = torch.Generator().manual_seed(int(seeds.integers(2**63)))
-        num_rows, seq_len = batch.inputs.shape
         config = network.config
-        num_tokens = config.num_puzzle_tokens + seq_len
-        shape = (num_rows * ranks.world_size, num_tokens, config.hidden_size)
-        drawn = torch.randn(shape, generator=generator).chunk(ranks.world_size)[ranks.rank]
-        return drawn.to(ranks.device, network.dtype)
+        num_rows, seq_len = batch.inputs.shape
+        shape = (network.num_noisy_updates, config.num_puzzle_tokens + seq_len, config.hidden_size)
+        drawn = []
+        for row in range(first_row, first_row + num_rows):
+            seeds = np.random.default_rng((self.seed, NOISE_STREAM, self.step, number, row))
+            generator = torch.Generator(device).manual_seed(int(seeds.integers(2**63)))
+            drawn.append(torch.randn(shape, generator=generator, device=device))
+        return torch.stack(drawn).to(network.dtype)
 
-    def _micro_batches(
-        self, carry: Carry, noise: Tensor | None
-    ) -> Iterator[tuple[Carry, Tensor | None]]:
+    def _micro_batches(self, carry: Carry) -> Iterator[Carry]:
         """Equal parts of a carry, each of at most so many tokens as a micro-batch of canvases."""
         num_rows, seq_len = carry.batch.inputs.shape
         most = max(1, self.micro_batch_size * self.network.seq_len // seq_len)
         rows = max(n for n in range(1, min(most, num_rows) + 1) if num_rows % n == 0)
-        num_parts = num_rows // rows
-        noises = [None] * num_parts if noise is None else noise.chunk(num_parts)
-        for part in range(num_parts):
-            yield carry.rows(part, num_parts), noises[part]
+        for part in range(num_rows // rows):
+            yield carry.rows(part, num_rows // rows)
 
     def _halt(
         self, carry: Carry, segments: Sequence[Segment], at_least: Tensor

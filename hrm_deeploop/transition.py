@@ -19,14 +19,15 @@ o = H_in y + b and their output t = Blocks(o), which is the target that they pre
 Where o has no e, it is added to the state (to every stream) at the first update of a cycle. States
 with r streams are (batch, seq, r, dim) and start as copies; what leaves the loop is their mean.
 Parameters with an index l belong to one update of a cycle and are shared by cycles and segments.
-Gates are computed per token, in float32. Initial values are ours: the sources at hand give none.
+Gates of streams are computed per token, and their sigmoids in float32. Initial values are ours: the
+sources at hand give none.
 
 [1] Huang et al. 2026, "Looped Transformers as Optimizers", arXiv:2609.37379, tables 1 and 7
 """
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -39,7 +40,9 @@ from hrm_deeploop.layers import Latent, Linear
 Apply = Callable[[Latent], Latent]
 Memory = Tensor | None  # what an update leaves for the next of its cycle
 Streams = Float[Tensor, "batch seq streams dim"]
+Kinds = dict[str, tuple[int, float]]  # gates by name: how many, and the value they start from
 
+SLOWEST_DECAY = 1e-6  # of parcae's state in an update: float32 tells 1 - 1e-6 from 1
 GATE_GAIN = 0.01  # of a gate's dependence on the token at the start (hyper-connections' value)
 
 
@@ -50,7 +53,7 @@ class Update(NamedTuple):
     blocks: Apply
     number: int  # 0 is the first update of a cycle
     memory: Memory = None  # None at the first
-    noise: Latent | None = None  # standard normal; in training, where a transition has noise
+    noise: Latent | None = None  # standard normal, drawn for this update; in training alone
 
 
 class Transition(nn.Module):
@@ -109,8 +112,8 @@ class Parcae(Transition):
     """o = A y + B e, y' = t, or A t where aligned (Prairie et al. 2026; [1, table 1 and sec. 5.1]).
 
     A = diag(exp(-Delta a)), B = diag((1 - exp(-Delta a)) / a) B_0: a linear system with decay a > 0
-    held over a step Delta > 0. Both are kept as logarithms, so A stays below 1. A starts at 1 / e,
-    B_0 as the identity.
+    held over a step Delta > 0. Both are kept as logarithms, and A is computed and applied in
+    float32 with Delta a >= 1e-6, so it stays below 1. A starts at 1 / e, B_0 as the identity.
     """
 
     def __init__(self, dim: int, *, aligned: bool) -> None:
@@ -122,13 +125,15 @@ class Parcae(Transition):
 
     def system(self) -> tuple[Float[Tensor, " dim"], Float[Tensor, " dim"]]:
         """The diagonals of A and of B B_0^-1, in float32 or wider."""
-        decay, step = self.log_decay.exp(), self.log_step.exp()
-        return torch.exp(-step * decay), -torch.expm1(-step * decay) / decay
+        decay = self.log_decay.exp()
+        exponent = (self.log_step.exp() * decay).clamp(min=SLOWEST_DECAY)
+        return torch.exp(-exponent), -torch.expm1(-exponent) / decay
 
     def forward(self, state: Tensor, update: Update) -> tuple[Tensor, Memory]:
-        A, B = (diagonal.to(state.dtype) for diagonal in self.system())
-        target = update.blocks(A * state + B * self.B_0(update.injection))
-        return A * target if self.aligned else target, None
+        A, B = self.system()
+        read = A * state + B * self.B_0(update.injection)
+        target = update.blocks(read.to(state.dtype))
+        return (A * target).to(state.dtype) if self.aligned else target, None
 
     def initialize(self, normal_: Callable[[Tensor, float], Tensor]) -> None:
         self.log_decay.zero_()
@@ -143,7 +148,8 @@ class RecurrentGPT(Transition):
     """o = W [y + noise; e], y' = g y + (1 - g) t (Hegazy et al. 2026; [1, table 7]).
 
     The gate g is a sigmoid per channel, 1/2 at the start; W starts as [I, I], which is huginn's o.
-    The noise is drawn by the trainer, once a segment, and absent from evaluation.
+    The noise is drawn by the trainer for every update, and absent from evaluation; its standard
+    deviation is an option, ours by default.
     """
 
     def __init__(self, dim: int, *, noise: float) -> None:
@@ -170,7 +176,8 @@ class RecurrentGPT(Transition):
 class Recirculation(Transition):
     """o = y, y' = (1 - alpha) y + alpha |y| t / |t|, alpha = 1/2 ([1, table 7]); e as in vanilla.
 
-    The lengths are those of a token's vector; nothing is learnt.
+    The lengths are those of a token's vector, in float32; nothing is learnt. The state's length
+    grows by what enters, so it can't be the transition of H and L together.
     """
 
     alpha = 0.5
@@ -178,21 +185,22 @@ class Recirculation(Transition):
     def forward(self, state: Tensor, update: Update) -> tuple[Tensor, Memory]:
         state = enter(state, update)
         target = update.blocks(state)
-        length = state.norm(dim=-1, keepdim=True) / target.norm(dim=-1, keepdim=True)
-        return (1 - self.alpha) * state + self.alpha * length * target, None
+        wide = torch.promote_types(state.dtype, torch.float32)
+        y, t = (x.norm(dim=-1, keepdim=True, dtype=wide) for x in (state, target))
+        return (1 - self.alpha) * state + (self.alpha * y / t).to(state.dtype) * target, None
 
 
 class _Gates(nn.Module):
     """Sigmoids of a * W Z + b, with Z the normalised streams, for every update of a cycle.
 
     Args:
-        kinds: number of outputs of each kind of gate, and the value it starts from.
+        kinds: gates by name.
+        eps: of the norm.
     """
 
-    def __init__(
-        self, num_loops: int, streams: int, dim: int, kinds: dict[str, tuple[int, float]]
-    ) -> None:
+    def __init__(self, num_loops: int, streams: int, dim: int, kinds: Kinds, eps: float) -> None:
         super().__init__()
+        self.eps = eps
         self.sizes = {name: size for name, (size, _) in kinds.items()}
         self.starts = {name: start for name, (_, start) in kinds.items()}
         num_gates = sum(self.sizes.values())
@@ -203,7 +211,7 @@ class _Gates(nn.Module):
     def forward(self, state: Streams, number: int) -> dict[str, Float[Tensor, "batch seq size"]]:
         """The gates of update ``number``, between 0 and 1, by name."""
         flat = state.flatten(-2)
-        logits = self.W[number](F.rms_norm(flat, flat.shape[-1:], eps=1e-5))
+        logits = self.W[number](F.rms_norm(flat, flat.shape[-1:], eps=self.eps))
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         found = {}
         pieces = zip(
@@ -234,12 +242,10 @@ class _Gates(nn.Module):
 class _Expanded(Transition):
     """Base of the transitions whose state has r streams, with gates and biases b_l per update."""
 
-    def __init__(
-        self, dim: int, num_loops: int, streams: int, kinds: dict[str, tuple[int, float]]
-    ) -> None:
+    def __init__(self, dim: int, num_loops: int, streams: int, kinds: Kinds, eps: float) -> None:
         super().__init__()
         self.streams = streams
-        self.gates = _Gates(num_loops, streams, dim, kinds)
+        self.gates = _Gates(num_loops, streams, dim, kinds, eps)
         self.bias = nn.Parameter(torch.empty(num_loops, dim))
 
     def initialize(self, normal_: Callable[[Tensor, float], Tensor]) -> None:
@@ -268,11 +274,13 @@ class Hyperloop(_Expanded):
     1/r (o is the mean of the streams), 1 and 1/2.
     """
 
-    def __init__(self, dim: int, *, num_loops: int, streams: int, aligned: bool) -> None:
-        kinds = {"pre": (streams, 1 / streams if streams > 1 else 0.5), "res": (streams, 0.5)}
-        super().__init__(
-            dim, num_loops, streams, kinds if aligned else {**kinds, "post": (streams, 0.5)}
-        )
+    def __init__(
+        self, dim: int, *, num_loops: int, streams: int, eps: float, aligned: bool
+    ) -> None:
+        kinds: Kinds = {"pre": (streams, 1 / streams), "res": (streams, 0.5)}
+        if not aligned:
+            kinds["post"] = (streams, 0.5)
+        super().__init__(dim, num_loops, streams, kinds, eps)
         self.aligned = aligned
 
     def forward(self, state: Tensor, update: Update) -> tuple[Tensor, Memory]:
@@ -290,7 +298,8 @@ class OperLoop(_Expanded):
 
     H_in = s(..) is (1, r), Lambda_l = diag(s(..)), and the step size eta_l = s(..) eta_(l-1) with
     eta_(-1) = 1 decreases within a cycle. They start from 1 / sqrt(r), so that
-    H_in H_in^T = 1, from 0.02 and from 0.9.
+    H_in H_in^T = 1, from 0.02 and from 0.9. An update then brings o close to t, which makes the
+    mean of the streams 1 / sqrt(r) as long as a state of huginn's.
 
     Args:
         step: ``causal`` as above, ``noncausal`` without the product, ``unit`` eta = 1.
@@ -298,15 +307,19 @@ class OperLoop(_Expanded):
     """
 
     def __init__(
-        self, dim: int, *, num_loops: int, streams: int, step: Step, objective: Objective
+        self,
+        dim: int,
+        *,
+        num_loops: int,
+        streams: int,
+        eps: float,
+        step: Step,
+        objective: Objective,
     ) -> None:
-        kinds = {
-            "in": (streams, 1 / math.sqrt(streams) if streams > 1 else 0.9),
-            "decay": (streams, 0.02),
-        }
-        super().__init__(
-            dim, num_loops, streams, kinds if step == "unit" else {**kinds, "step": (1, 0.9)}
-        )
+        kinds: Kinds = {"in": (streams, 1 / math.sqrt(streams)), "decay": (streams, 0.02)}
+        if step != "unit":
+            kinds["step"] = (1, 0.9)
+        super().__init__(dim, num_loops, streams, kinds, eps)
         self.step = step
         self.objective = objective
 
@@ -344,10 +357,12 @@ def optimizer_step(
     return kept - _widen(write, error)
 
 
-def build_transition(config: TransitionConfig, *, dim: int, num_loops: int) -> Transition:
-    """The transition of a loop that is updated ``num_loops`` times a cycle."""
+def build_transition(
+    config: TransitionConfig, *, dim: int, num_loops: int, eps: float = 1e-5
+) -> Transition:
+    """The transition of a loop that is updated ``num_loops`` times a cycle; eps is RMSNorm's."""
     name, streams = config.name, config.streams or 1
-    expanded = dict(num_loops=num_loops, streams=streams)
+    expanded: dict[str, Any] = dict(num_loops=num_loops, streams=streams, eps=eps)
     match name:
         case "huginn":
             return Huginn()

@@ -55,7 +55,7 @@ class AlignmentOptions(StrictConfig):
 def measure_checkpoint(
     config: RunConfig, checkpoint: Path, options: AlignmentOptions
 ) -> dict[str, Any]:
-    """kappa of both modules at a checkpoint: means over batches, and the bound that it gives."""
+    """kappa of every module at a checkpoint: means over batches, and the bound that it gives."""
     max_steps = config.model.halt_max_steps
     if options.segment > max_steps:
         raise ValueError(

@@ -22,14 +22,11 @@ from hrm_deeploop.metrics import read_metrics
 from scripts.assemble import METRICS_FILE
 from scripts.describe import run_costs
 from scripts.evaluation import Choices, Evaluation
-from scripts.run_config import RESUMABLE_KEYS, RunConfig
+from scripts.run_config import RESUMABLE_KEYS, RunConfig, without_later_keys
 from scripts.train import train
 from scripts.validation import validate_network
 
 CELL_FILE = "cell.json"
-NOTHING = object()
-# Keys that cells of earlier versions do not have, and what these did.
-ADDED_KEYS = {"transition": "huginn", "transition_H": "huginn", "model.name": "hrm"}
 FINAL_SHARE = 0.1  # of a run's log rows, whose mean is its final training loss
 LEARNT_BELOW = 0.5  # of the first logged loss
 
@@ -141,16 +138,9 @@ def _write(cell: Cell, result: dict[str, Any]) -> dict[str, Any]:
 
 
 def _key(config: RunConfig) -> str:
-    """What decides the numbers of a cell.
-
-    Keys that older cells do not have count where they say something else than these cells did.
-    """
-    values = flatten(config.model_dump(mode="json"))
-    kept = {
-        key: value
-        for key, value in values.items()
-        if key not in RESUMABLE_KEYS and ADDED_KEYS.get(key, NOTHING) != value
-    }
+    """What decides the numbers of a cell."""
+    values = flatten(without_later_keys(config))
+    kept = {key: value for key, value in values.items() if key not in RESUMABLE_KEYS}
     kept["evaluation.votes"] = config.evaluation.votes
     return sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()
 

@@ -21,7 +21,7 @@ from hrm_deeploop.config import HRMConfig, StrictConfig
 from hrm_deeploop.device import Ranks, choose_dtype
 from hrm_deeploop.loop import StopSignals
 from scripts.assemble import build_network, build_table, load_data, load_table
-from scripts.run_config import RunConfig
+from scripts.run_config import RunConfig, without_later_keys
 
 EVALUATIONS = "eval"
 Count = Annotated[int, Field(ge=1)]
@@ -119,6 +119,7 @@ class Evaluation:
         Equal keys mean equal answers, but for rounding.
         """
         config, choices, max_steps = self.config, self.choices, self.config.model.halt_max_steps
+        known = without_later_keys(config)
         puzzles = self.questions.puzzles
         return {
             "facts": {
@@ -139,10 +140,13 @@ class Evaluation:
             },
             "key": {
                 "weights": hash_weights(self.checkpoint, (self.weights, "puzzle_embedding")),
-                "model": config.model.model_dump(),
+                **{
+                    key: known[key]
+                    for key in ("model", "transition", "transition_H")
+                    if key in known
+                },
                 "scaling": config.scaling.model_dump(),
                 "gradient": config.gradient,
-                "transition": [str(config.transition), str(config.transition_H)],
                 "dtype": str(choose_dtype(config.dtype, self.ranks.device)),
                 "canvas": config.data.canvas,
                 "tasks": hash_tasks(self.tasks),

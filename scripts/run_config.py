@@ -109,12 +109,26 @@ class RunConfig(StrictConfig):
                 raise ValueError(f"transition_H={self.transition_H.name}: {name} has no H")
             if self.scaling.rule == "deeploop_asymmetric":
                 raise ValueError(f"scaling=deeploop_asymmetric is about H and L: {name} has no H")
-        if self.transition.is_per_loop and truncated and updates > 1:
+        if self.transition.enters_once and truncated and updates > 1:
             raise ValueError(
-                f"gradient={self.gradient} would leave the parameters that "
-                f"transition={self.transition.name} has for each update untrained, but for the "
-                f"last: allowed are {', '.join(g for g in allowed if g != self.gradient)}"
+                f"gradient={self.gradient}: transition={self.transition.name} takes the input in "
+                "at the first update of a cycle, which must carry gradient: allowed are "
+                f"{', '.join(g for g in allowed if g != self.gradient)}"
             )
+        if self.transition.name == self.transition_H.name == "recirculation":
+            raise ValueError(
+                "transition_H=recirculation: with transition=recirculation each module would add "
+                "the other's state to its own, and both grow without bound"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _exponents_fit_the_model(self) -> "RunConfig":
+        is_hrm, p_H = isinstance(self.model, HRMConfig), self.scaling.p_H
+        if is_hrm and self.scaling.rule == "custom" and p_H is None:
+            raise ValueError("scaling: rule=custom needs p_H")
+        if not is_hrm and p_H is not None:
+            raise ValueError(f"scaling.p_H={p_H}: {self.model.name} has no H")
         return self
 
     def num_steps(self, examples_per_epoch: int) -> int:
@@ -130,8 +144,24 @@ ADDED_KEYS: dict[str, Any] = {
     "alignment": {"every": None, "rows": 16},
     "transition": "huginn",
     "transition_H": "huginn",
+    "model.name": "hrm",
 }
-ADDED_MODEL_KEYS: dict[str, Any] = {"name": "hrm"}
+LATER_KEYS = ("transition", "transition_H", "model.name")  # than cell.json and predictions.npz
+
+
+def without_later_keys(config: "RunConfig") -> dict[str, Any]:
+    """The configuration without keys that are younger than the files that are compared by it.
+
+    Such a key is left out where it says what was done before there was the key.
+    """
+    values = config.model_dump(mode="json")
+    for key in LATER_KEYS:
+        group, _, inner = key.rpartition(".")
+        place = values[group] if group else values
+        if place[inner] == ADDED_KEYS[key]:
+            del place[inner]
+    return values
+
 
 # What may differ between a run and its continuation.
 RESUMABLE_KEYS = frozenset(
@@ -161,6 +191,10 @@ def _describe(problem: Any) -> str:
         loc = (loc[0], *loc[2:])
     key = ".".join(map(str, loc))
     message = problem["msg"].removeprefix("Value error, ")
+    if problem["type"] == "union_tag_invalid":
+        context = problem["ctx"]
+        name = context["discriminator"].strip("'")
+        return f"{key}.{name}={context['tag']}: allowed are {context['expected_tags']}"
     if problem["type"] == "value_error":  # our own validators name the values themselves
         return f"{key}: {message}" if key else message
     if problem["type"] == "extra_forbidden":
@@ -195,9 +229,12 @@ def load_config(directory: Path) -> RunConfig:
     if not isinstance(values, dict):
         raise ValueError(f"{path}: expected keys and values, got a {type(values).__name__}")
     try:
-        given = ADDED_KEYS | {str(key): v for key, v in values.items()}
-        if isinstance(given.get("model"), dict):
-            given["model"] = ADDED_MODEL_KEYS | given["model"]
+        given = {str(key): value for key, value in values.items()}
+        for key, value in ADDED_KEYS.items():
+            group, _, inner = key.rpartition(".")
+            place = given.get(group) if group else given
+            if isinstance(place, dict):
+                place.setdefault(inner, value)
         return validate(RunConfig, given)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error

@@ -138,7 +138,7 @@ class Session:
         return validate_network(predictor, self.data, votes, self.ranks)
 
     def measure_alignment(self) -> dict[str, float]:
-        """kappa of both modules on this rank's rows."""
+        """kappa of every module on this rank's rows."""
         trainer = self.trainer
         assert trainer.carry is not None
         return align_carry(

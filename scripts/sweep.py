@@ -55,7 +55,7 @@ DEPTH_KEYS = {"hrm": "L_cycles", "looped": "rounds"}  # what a depth is, by mode
 
 
 def sweep_arms(options: SweepOptions, depth_key: str) -> dict[str, dict[str, Any]]:
-    """An arm for every exponent and depth, by a name such as ``p0.25-L4``."""
+    """An arm for every exponent and depth, by a name such as ``p0.25-depth4``."""
     arms = {}
     for depth in options.depths:
         for p in options.exponents:
@@ -64,6 +64,8 @@ def sweep_arms(options: SweepOptions, depth_key: str) -> dict[str, dict[str, Any
             exponents = {"scaling.p_H": options.other, "scaling.p_L": options.other}
             for module in chosen:
                 exponents |= own[module]
+            if depth_key == "rounds":  # there is no H
+                del exponents["scaling.p_H"]
             arms[_arm_name(p, depth)] = {
                 "scaling": "custom",
                 "scaling.count": "gradient",
@@ -74,7 +76,7 @@ def sweep_arms(options: SweepOptions, depth_key: str) -> dict[str, dict[str, Any
 
 
 def _arm_name(p: float, depth: int) -> str:
-    return f"p{p!r}-L{depth}"
+    return f"p{p!r}-depth{depth}"
 
 
 def summarize(options: SweepOptions, cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -122,6 +124,8 @@ def sweep_tables(sweep: Mapping[str, Any]) -> dict[str, Table]:
 
     num_seeds = max(row["num_seeds"] for row in rows)
     module = {"both": "H and L", "H": "H alone", "L": "L alone"}[sweep["which"]]
+    if sweep["depth_key"] == "rounds":
+        module = "the loop"
     return {
         "share trained": table(
             f"share of {num_seeds} seeds that train; p of {module}",

@@ -81,14 +81,17 @@ def test_written_out_attention_is_within_1e_4_of_pytorchs_kernel(make_network, e
 
 COMPILED = """
 import torch
-from hrm_deeploop.config import HRMConfig
+from hrm_deeploop.config import HRMConfig, LoopedConfig, TransitionConfig
 from hrm_deeploop.hrm import HRM
+from hrm_deeploop.looped import Looped
 from hrm_deeploop.scaling import RULES
 
 def build():
-    return HRM(
-        HRMConfig.model_validate_json({config!r}), vocab_size=12, seq_len=9,
-        rule=RULES["deeploop"], gradient={gradient!r}, generator=torch.Generator().manual_seed(0),
+    return {model}(
+        {model}Config.model_validate_json({config!r}), vocab_size=12, seq_len=9,
+        rule=RULES["deeploop"], gradient={gradient!r},
+        transition=TransitionConfig.model_validate({transition!r}),
+        generator=torch.Generator().manual_seed(0),
     )
 
 plain, twin = build(), build()
@@ -96,9 +99,12 @@ inputs = torch.randint(0, 12, (4, 9), generator=torch.Generator().manual_seed(0)
 vectors = torch.randn(4, 16, generator=torch.Generator().manual_seed(1))
 results = []
 for network, forward in ((plain, plain), (twin, torch.compile(twin, fullgraph=True))):
-    logits = forward(network.initial_state(4), inputs, vectors).logits
+    num_noisy = network.num_noisy_updates
+    noise = torch.ones(4, num_noisy, 10, 16) if num_noisy else None
+    logits = forward(network.initial_state(4), inputs, vectors, None, noise).logits
     logits.square().sum().backward()
-    results.append((logits.detach(), network.L.blocks[0].mlp.down_proj.weight.grad))
+    stack = list(network.stacks.values())[-1]
+    results.append((logits.detach(), stack.blocks[0].mlp.down_proj.weight.grad))
 torch.testing.assert_close(results[1][0], results[0][0], rtol=0, atol=1e-4)
 torch.testing.assert_close(results[1][1], results[0][1], rtol=1e-3, atol=1e-4)
 """
@@ -106,13 +112,26 @@ torch.testing.assert_close(results[1][1], results[0][1], rtol=1e-3, atol=1e-4)
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a compiler on a CPU")
-@pytest.mark.parametrize("gradient", ["last_cycle", "last_update"])
-def test_a_compiled_network_has_the_same_logits_and_gradients(model_config, gradient):
+@pytest.mark.parametrize(
+    ("model", "gradient", "transition"),
+    [
+        ("HRM", "last_cycle", "huginn"),
+        ("HRM", "last_update", "huginn"),
+        ("HRM", "last_cycle", "operloop"),
+        ("Looped", "all_rounds", "recurrent_gpt"),
+    ],
+)
+def test_a_compiled_network_has_the_same_logits_and_gradients(
+    model_config, make_looped, model, gradient, transition
+):
     """In one graph: fullgraph refuses a break in the recurrence.
 
     In a process of its own, because dynamo can't trace the type checks that tests add.
     """
-    code = COMPILED.format(config=model_config().model_dump_json(), gradient=gradient)
+    config = model_config() if model == "HRM" else make_looped(prelude_layers=1).config
+    code = COMPILED.format(
+        model=model, config=config.model_dump_json(), gradient=gradient, transition=transition
+    )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
 

@@ -1,5 +1,7 @@
 """The trainer: deterministic, resumable, and equal to one step computed by hand."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
@@ -296,12 +298,15 @@ def test_noise_is_drawn_anew_each_step_and_absent_from_evaluation(make_trainer, 
         for noise in (0.5, 0.0)
     )
     batch = draw(0)[0]
-    first, again = (noisy._noise(0, batch) for _ in range(2))
+    first, again = (noisy._noise(0, 0, batch) for _ in range(2))
+    assert first.shape == (8, 2 * 2, 10, 16)  # of a row for each of L's updates
     assert torch.equal(first, again)  # a function of the step
-    assert first.std().item() == pytest.approx(1, abs=0.1)
+    assert first.std().item() == pytest.approx(1, abs=0.05)
+    assert torch.equal(noisy._noise(0, 2, batch)[:6], first[2:])  # and of the row
     noisy.step = 1
-    assert not torch.equal(noisy._noise(0, batch), first)
-    assert plain._noise(0, batch) is None
+    assert not torch.equal(noisy._noise(0, 0, batch), first)
+    noisy.step = 0
+    assert plain._noise(0, 0, batch) is None
     arguments = (batch.inputs, torch.zeros(len(batch.inputs), 16))
     with torch.no_grad():
         outs = [
@@ -309,3 +314,31 @@ def test_noise_is_drawn_anew_each_step_and_absent_from_evaluation(make_trainer, 
             for t in (noisy, plain)
         ]
     assert torch.equal(outs[0].logits, outs[1].logits)
+    states = []
+    for trainer in (noisy, plain):
+        trainer.train_step(draw(0))
+        states.append(trainer.carry[0].state)
+    for name in ("z_H", "z_L"):  # training reads it
+        assert not torch.allclose(states[0][name], states[1][name], atol=0.01)
+
+
+def test_every_noisy_update_takes_a_draw_of_its_own(make_network, make_batch):
+    """Noise in one update alone changes the state; H's updates take theirs between L's."""
+    network = make_network(transition=NOISY, transition_H=NOISY)
+    assert network.num_noisy_updates == 2 * (2 + 1)
+    inputs, _, _ = make_batch()
+    vectors, state = torch.zeros(4, 16), network.initial_state(4)
+
+    def logits(noise):
+        with torch.no_grad():
+            return network(state, inputs, vectors, None, noise).logits
+
+    plain = logits(None)
+    assert torch.equal(logits(torch.zeros(4, 6, 10, 16)), plain)
+    found = []
+    for number in range(6):
+        noise = torch.zeros(4, 6, 10, 16)
+        noise[:, number] = torch.randn(4, 10, 16, generator=torch.Generator().manual_seed(1))
+        found.append(logits(noise))
+        assert not torch.allclose(found[-1], plain, atol=1e-3)
+    assert all(not torch.equal(a, b) for a, b in pairwise(found))

@@ -80,7 +80,7 @@ def test_a_sweep_tells_what_share_trains_and_what_loss_it_has(tmp_path):
         assert row["num_seeds"] == 2
         assert row["share_trained"] == row["status"].count("trained") / 2
         assert len(row["train_loss"]) == row["status"].count("trained")
-    config = (tmp_path / "sweep" / "p0.5-L2" / "seed1" / "config.yaml").read_text()
+    config = (tmp_path / "sweep" / "p0.5-depth2" / "seed1" / "config.yaml").read_text()
     assert "p_H: 0.5" in config
     assert "L_cycles: 2" in config
     assert (tmp_path / "sweep" / "sweep.png").is_file()

@@ -3,7 +3,13 @@
 import pytest
 
 from scripts import cli
-from scripts.run_config import RunConfig, load_config, save_config, validate
+from scripts.run_config import (
+    RunConfig,
+    load_config,
+    save_config,
+    validate,
+    without_later_keys,
+)
 
 EXPERIMENTS = sorted(path.stem for path in (cli.CONFIG_DIR / "experiment").glob("*.yaml"))
 SCALINGS = sorted(path.stem for path in (cli.CONFIG_DIR / "scaling").glob("*.yaml"))
@@ -153,3 +159,26 @@ def test_every_file_of_arms_is_one():
         for name, own in values["arms"].items():
             changes = [f"{key}={cli.format_value(v)}" for key, v in own.items()]
             assert run_config("experiment=smoke", *changes), name
+
+
+def test_runs_and_cells_from_before_a_key_was_there_stay_what_they_were(tmp_path):
+    """What they did is filled in, and they are known by the same values."""
+    config = run_config("experiment=smoke")
+    save_config(config, tmp_path)
+    path = tmp_path / "config.yaml"
+    old = [
+        line
+        for line in path.read_text().splitlines()
+        if not line.startswith(("transition", "window:")) and line != "  name: hrm"
+    ]
+    assert len(old) == len(path.read_text().splitlines()) - 4
+    path.write_text("\n".join(old) + "\n")
+    assert load_config(tmp_path) == config
+    known = without_later_keys(config)
+    assert not {"transition", "transition_H"} & known.keys()
+    assert "name" not in known["model"]
+    other = without_later_keys(run_config("experiment=smoke", "transition=operloop"))
+    assert other["transition"] == "operloop"
+    assert {key: other[key] for key in known if key != "model"} == {
+        key: value for key, value in known.items() if key != "model"
+    }
