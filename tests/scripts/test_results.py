@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.results import fill_page, format_rows
+from scripts.results import PLACE, fill_page, format_rows
 
 ROOT = Path(__file__).parents[2]
 SWEEP = {
@@ -87,3 +87,11 @@ def test_a_mistake_is_one_line(page, message, tmp_path):
     assert result.returncode == 2
     assert message in result.stderr.splitlines()[-1]
     assert place.read_text() == page
+
+
+def test_the_page_of_results_is_what_its_raw_rows_give():
+    page = (ROOT / "docs" / "results.md").read_text()
+    names = {place["rows"] for place in PLACE.finditer(page)}
+    assert names
+    rows = {name: json.loads((ROOT / "docs" / "results" / name).read_text()) for name in names}
+    assert fill_page(page, rows) == page
