@@ -9,6 +9,7 @@ from typing import get_args
 import pytest
 
 from hrm_deeploop.config import TransitionName
+from hrm_deeploop.metrics import read_metrics
 from scripts import cli
 from scripts.run_config import RunConfig, validate
 
@@ -75,6 +76,5 @@ def test_every_transition_trains_by_one_override(tmp_path, model, transition):
     options = ["experiment=smoke", f"model={model}", f"transition={transition}"]
     result = run("train", *options, f"run_dir={tmp_path / 'run'}")
     assert result.returncode == 0, result.stderr
-    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").open()]
-    losses = [row["train/lm_loss"] for row in rows if "train/lm_loss" in row]
+    losses = [row["train/lm_loss"] for row in read_metrics(tmp_path / "run" / "metrics.jsonl")]
     assert losses[-1] < losses[0]
