@@ -31,9 +31,8 @@ def gradient_norms(network: Reasoner) -> Float[Tensor, " norms"]:
     embeddings = [network.embed_tokens.weight]
     if network.embed_positions is not None:
         embeddings.append(network.embed_positions)
-    heads = [*network.q_head.parameters()]
-    if network.lm_head is not None:
-        heads += network.lm_head.parameters()
+    heads = [*(network.lm_head.parameters() if network.lm_head is not None else ())]
+    heads += network.q_head.parameters()
     modules = [
         [
             *stack.parameters(),
