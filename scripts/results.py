@@ -126,13 +126,13 @@ def main(overrides: list[str]) -> dict[str, Any]:
     if not names:
         raise ValueError(f"page={page}: no `<!-- ROWS.json: TABLE -->` in it")
     if options.runs is not None:
+        taken = {name: take_rows(name, Path(options.runs)) for name in names}
         pictures = {
             f"{picture['run']}-{picture['kind']}.png": (
                 Path(options.runs) / picture["run"] / f"{picture['kind']}.png"
             ).read_bytes()
             for picture in PICTURE.finditer(text)
         }
-        taken = {name: take_rows(name, Path(options.runs)) for name in names}
         folder.mkdir(parents=True, exist_ok=True)
         for name, rows in taken.items():
             (folder / name).write_text(format_rows(rows), encoding="utf-8")
