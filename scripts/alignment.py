@@ -9,7 +9,7 @@ runs of several depths kappa_L ~ R^gamma, and eq. 20 stays bounded for p >= p* =
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -36,6 +36,7 @@ from scripts.assemble import (
     load_table,
     to_batch,
 )
+from scripts.comparison import check_distinct
 from scripts.evaluation import Count
 from scripts.run_config import RESUMABLE_KEYS, RunConfig, load_config, to_yaml, validate
 
@@ -108,6 +109,17 @@ def measure_checkpoint(
     }
 
 
+def _row_names(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Checkpoints by the last parts of their paths, as many as tell them apart."""
+    paths = [(*Path(row["run"]).parts, row["checkpoint"]) for row in rows]
+    longest = max(map(len, paths))
+    for num_parts in range(3, longest + 1):
+        names = ["/".join(path[-num_parts:]) for path in paths]
+        if len(set(names)) == len(names):
+            return names
+    return ["/".join(path) for path in paths]
+
+
 def alignment_tables(result: Mapping[str, Any]) -> dict[str, Table]:
     """A row per checkpoint, and its sublayers where there is one checkpoint alone."""
     rows = result["rows"]
@@ -132,11 +144,11 @@ def alignment_tables(result: Mapping[str, Any]) -> dict[str, Table]:
                 "eq. 20",
             ],
             {
-                "/".join((*Path(row["run"]).parts[-2:], row["checkpoint"])): [
+                name: [
                     *(entry for m in modules for entry in entries(row, m)),
                     f"{row['bound']['total']:.4f}",
                 ]
-                for row in rows
+                for name, row in zip(_row_names(rows), rows, strict=True)
             },
         )
     }
@@ -173,6 +185,7 @@ def main(overrides: list[str]) -> dict[str, Any]:
     output = cli.take_output(values)
     if isinstance(values["run"], str):
         values["run"] = [values["run"]]
+    check_distinct("run", values["run"] or [])
     options: AlignmentOptions = validate(AlignmentOptions, values)
     cli.show_config(to_yaml(options))
     if options.out is not None and not Path(options.out).absolute().parent.is_dir():

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from hrm_deeploop.metrics import read_metrics
+from scripts.alignment import _row_names
 
 ROOT = Path(__file__).parents[2]
 
@@ -55,6 +56,14 @@ def test_alignment_of_several_depths_gives_gamma_and_the_threshold(runs, tmp_pat
         assert row["bound"]["total"] == pytest.approx(row["bound"]["H"] + row["bound"]["L"])
         assert row["kappa_L"] <= row["rounds_L"]
         assert set(row["sublayers"]["L"]) == {"0.attention", "0.mlp"}
+
+
+def test_every_run_has_a_row_of_its_own():
+    rows = [{"run": f"runs/{depth}/vanilla/seed0", "checkpoint": "step_1"} for depth in (2, 6)]
+    assert _row_names(rows) == [f"{depth}/vanilla/seed0/step_1" for depth in (2, 6)]
+    assert _row_names(rows[:1]) == ["vanilla/seed0/step_1"]
+    twice = run("alignment", "run=[a,a]")
+    assert "a is given twice" in twice.stderr.splitlines()[-1]
 
 
 def test_alignment_of_every_checkpoint_is_a_line_each(runs):
