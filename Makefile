@@ -46,7 +46,7 @@ bench-data: setup
 bench-eval: setup
 	$(BIN)/python scripts/bench.py eval
 
-# Everything in docs/results.md: some 3 hours of 2 cores; finished cells are read, not run again.
+# Everything in docs/results.md: some hour and a half of 2 cores; finished cells are read, not run again.
 # Two processes share the cells: make results SHARE=0/2 & make results SHARE=1/2. One thread each,
 # for the number of threads decides the last digits.
 RESULTS = runs/results

@@ -1,17 +1,17 @@
 """The Hierarchical Reasoning Model: two modules at two rates (Wang et al., arXiv:2506.21734)."""
 
 from functools import partial
+from typing import Unpack
 
 import torch
 from torch import Tensor
 
-from hrm_deeploop.attention import Backend
 from hrm_deeploop.config import HUGINN, HRMConfig, TransitionConfig
 from hrm_deeploop.init import initialize
 from hrm_deeploop.layers import Latent
-from hrm_deeploop.model import Embedded, Reasoner, Visit
+from hrm_deeploop.model import CommonOptions, Embedded, Reasoner, Visit
 from hrm_deeploop.recurrence import Loop, State, run_cycles
-from hrm_deeploop.scaling import HRMGradient, Rule, count_visits
+from hrm_deeploop.scaling import HRMGradient, count_visits
 from hrm_deeploop.transition import Transition, build_transition
 
 
@@ -20,30 +20,22 @@ class HRM(Reasoner):
 
     Args:
         config: architecture.
-        vocab_size: number of tokens.
-        seq_len: canvas positions of an example, puzzle tokens not counted.
-        rule: exponents of the residual scaling.
-        gradient: which updates carry gradient; with ``rule`` it decides (alpha, beta).
+        gradient: which updates carry gradient; with the rule it decides (alpha, beta).
         transition: of L.
         transition_H: of H, which is updated once a cycle.
-        attention: backend name.
-        dtype: of the activations; parameters are float32.
         generator: source of the initial values.
+        common: see :class:`CommonOptions`.
     """
 
     def __init__(
         self,
         config: HRMConfig,
         *,
-        vocab_size: int,
-        seq_len: int,
-        rule: Rule,
         gradient: HRMGradient,
         transition: TransitionConfig = HUGINN,
         transition_H: TransitionConfig = HUGINN,
-        attention: Backend = "sdpa",
-        dtype: torch.dtype = torch.float32,
         generator: torch.Generator,
+        **common: Unpack[CommonOptions],
     ) -> None:
         visits = count_visits(
             H_layers=config.H_layers,
@@ -52,19 +44,11 @@ class HRM(Reasoner):
             L_cycles=config.L_cycles,
             gradient=gradient,
         )
-        super().__init__(
-            config,
-            visits,
-            vocab_size=vocab_size,
-            seq_len=seq_len,
-            rule=rule,
-            attention=attention,
-            dtype=dtype,
-        )
+        super().__init__(config, visits, **common)
         dim = config.hidden_size
         self.H = self._stack("H")
         self.L = self._stack("L")
-        self._heads(vocab_size)
+        self._heads(common["vocab_size"])
         self._run = partial(
             run_cycles, H_cycles=config.H_cycles, L_cycles=config.L_cycles, gradient=gradient
         )

@@ -8,18 +8,18 @@ The state z goes from segment to segment, as z_H and z_L do in HRM; prelude and 
 """
 
 from functools import partial
+from typing import Unpack
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hrm_deeploop.attention import Backend
 from hrm_deeploop.config import HUGINN, LoopedConfig, TransitionConfig
 from hrm_deeploop.init import initialize
 from hrm_deeploop.layers import Latent
-from hrm_deeploop.model import Embedded, Reasoner, Visit
+from hrm_deeploop.model import CommonOptions, Embedded, Reasoner, Visit
 from hrm_deeploop.recurrence import Loop, State, run_rounds
-from hrm_deeploop.scaling import LoopedGradient, Rule, count_looped_visits
+from hrm_deeploop.scaling import LoopedGradient, count_looped_visits
 from hrm_deeploop.transition import Transition, build_transition
 
 
@@ -28,28 +28,20 @@ class Looped(Reasoner):
 
     Args:
         config: architecture.
-        vocab_size: number of tokens.
-        seq_len: canvas positions of an example, puzzle tokens not counted.
-        rule: exponents of the residual scaling; the loop takes p_L.
-        gradient: which rounds carry gradient; with ``rule`` it decides (alpha, beta).
+        gradient: which rounds carry gradient; with the rule it decides (alpha, beta).
         transition: of the loop.
-        attention: backend name.
-        dtype: of the activations; parameters are float32.
         generator: source of the initial values.
+        common: see :class:`CommonOptions`.
     """
 
     def __init__(
         self,
         config: LoopedConfig,
         *,
-        vocab_size: int,
-        seq_len: int,
-        rule: Rule,
         gradient: LoopedGradient,
         transition: TransitionConfig = HUGINN,
-        attention: Backend = "sdpa",
-        dtype: torch.dtype = torch.float32,
         generator: torch.Generator,
+        **common: Unpack[CommonOptions],
     ) -> None:
         visits = count_looped_visits(
             prelude_layers=config.prelude_layers,
@@ -58,22 +50,14 @@ class Looped(Reasoner):
             coda_layers=config.coda_layers,
             gradient=gradient,
         )
-        super().__init__(
-            config,
-            visits,
-            vocab_size=vocab_size,
-            seq_len=seq_len,
-            rule=rule,
-            attention=attention,
-            dtype=dtype,
-        )
+        super().__init__(config, visits, **common)
         dim = config.hidden_size
         self.prelude = self._stack("prelude") if config.prelude_layers else None
         self.loop = self._stack("loop")
         self.coda = self._stack("coda") if config.coda_layers else None
         self._run = partial(run_rounds, rounds=config.rounds, gradient=gradient)
         self._norms_embedding = config.embedding_norm
-        self._heads(vocab_size, tied=config.tie_embeddings)
+        self._heads(common["vocab_size"], tied=config.tie_embeddings)
         self.transition = build_transition(
             transition, dim=dim, num_loops=config.rounds, eps=config.rms_norm_eps
         )

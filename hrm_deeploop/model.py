@@ -6,7 +6,7 @@ paths scaled as ``scaling.py`` says.
 
 import math
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import NamedTuple, NotRequired, TypedDict
 
 import torch
 import torch.nn.functional as F
@@ -31,6 +31,16 @@ from hrm_deeploop.transition import Transition
 
 Visit = Callable[[str, Latent], Latent]
 """Applies the blocks of a module, by its name."""
+
+
+class CommonOptions(TypedDict):
+    """Keyword arguments that every network takes."""
+
+    vocab_size: int  # number of tokens
+    seq_len: int  # canvas positions of an example, puzzle tokens not counted
+    rule: Rule  # exponents of the residual scaling
+    attention: NotRequired[Backend]
+    dtype: NotRequired[torch.dtype]  # of the activations; parameters are float32
 
 
 class SegmentOutput(NamedTuple):
@@ -63,8 +73,8 @@ class Reasoner(nn.Module):
         vocab_size: int,
         seq_len: int,
         rule: Rule,
-        attention: Backend,
-        dtype: torch.dtype,
+        attention: Backend = "sdpa",
+        dtype: torch.dtype = torch.float32,
     ) -> None:
         super().__init__()
         self.config = config

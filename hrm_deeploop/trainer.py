@@ -28,12 +28,13 @@ from hrm_deeploop.halting import (
 )
 from hrm_deeploop.losses import Correctness, correctness, segment_loss
 from hrm_deeploop.model import Reasoner
+from hrm_deeploop.noise import draw_noise
 from hrm_deeploop.optim import average_weights, build_optimizer, build_scheduler
 from hrm_deeploop.puzzle_embedding import PuzzleEmbedding
 from hrm_deeploop.recurrence import State, detach
 from hrm_deeploop.window import COUNTED, LOSS_SUMS, LogWindow, gradient_norms
 
-EXPLORATION_STREAM, NOISE_STREAM = 1, 2  # keep these draws apart from the batches' at one seed
+EXPLORATION_STREAM = 1  # keeps these draws apart from the batches' at one seed
 
 
 class Segment(NamedTuple):
@@ -122,9 +123,18 @@ class Trainer:
             first_row = self.ranks.rank * len(fresh[number].inputs)
             for part in of_carry:
                 num_left -= 1
-                noise = self._noise(number, first_row, part.batch)
+                num_rows, seq_len = part.batch.inputs.shape
+                noise = draw_noise(
+                    self.network,
+                    seed=self.seed,
+                    step=self.step,
+                    part=number,
+                    rows=range(first_row, first_row + num_rows),
+                    seq_len=seq_len,
+                    device=self.ranks.device,
+                )
                 segments[-1].append(self._run(part, noise, is_last=num_left == 0))
-                first_row += len(part.batch.inputs)
+                first_row += num_rows
 
         counted = torch.zeros(len(COUNTED), device=self.ranks.device)
         least = self._min_segments([len(batch.inputs) for batch in fresh])
@@ -151,25 +161,6 @@ class Trainer:
         self._update(torch.cat([carry.batch.puzzle_ids for carry in carries]), puzzle_grad)
         self.window.add(counted, norms)
         self.carry = tuple(done)
-
-    def _noise(self, number: int, first_row: int, batch: Batch) -> Tensor | None:
-        """Standard normals for the noisy updates of ``batch``, from a row of part ``number`` on.
-
-        A row's draws depend on (seed, step, part, row of the global batch) alone, so they are the
-        same for any number of ranks and size of micro-batches.
-        """
-        network, device = self.network, self.ranks.device
-        if not network.num_noisy_updates:
-            return None
-        config = network.config
-        num_rows, seq_len = batch.inputs.shape
-        shape = (network.num_noisy_updates, config.num_puzzle_tokens + seq_len, config.hidden_size)
-        drawn = []
-        for row in range(first_row, first_row + num_rows):
-            seeds = np.random.default_rng((self.seed, NOISE_STREAM, self.step, number, row))
-            generator = torch.Generator(device).manual_seed(int(seeds.integers(2**63)))
-            drawn.append(torch.randn(shape, generator=generator, device=device))
-        return torch.stack(drawn).to(network.dtype)
 
     def _micro_batches(self, carry: Carry) -> Iterator[Carry]:
         """Equal parts of a carry, each of at most so many tokens as a micro-batch of canvases."""

@@ -102,33 +102,30 @@ def optim_config():
     return make
 
 
+def build(network, config, *, rule="deeploop", transition="huginn", seed=0, **options):
+    """A network of 12 tokens on 9 positions."""
+    return network(
+        config,
+        vocab_size=12,
+        seq_len=9,
+        rule=RULES[rule],
+        transition=TransitionConfig.model_validate(transition),
+        generator=torch.Generator().manual_seed(seed),
+        **options,
+    )
+
+
+OPTIONS = ("rule", "gradient", "transition", "seed", "dtype", "attention")
+
+
 @pytest.fixture
 def make_network(model_config):
-    """Makes an HRM of 12 tokens on 9 positions; keyword arguments go to HRMConfig or HRM."""
+    """Makes an HRM; keyword arguments go to ``build`` or HRMConfig."""
 
-    def make(
-        *,
-        rule="deeploop",
-        gradient="last_cycle",
-        transition="huginn",
-        transition_H="huginn",
-        seed=0,
-        dtype=torch.float32,
-        attention="sdpa",
-        **changes,
-    ):
-        return HRM(
-            model_config(**changes),
-            vocab_size=12,
-            seq_len=9,
-            rule=RULES[rule],
-            gradient=gradient,
-            transition=TransitionConfig.model_validate(transition),
-            transition_H=TransitionConfig.model_validate(transition_H),
-            dtype=dtype,
-            attention=attention,
-            generator=torch.Generator().manual_seed(seed),
-        )
+    def make(*, transition_H="huginn", **changes):
+        options = {key: changes.pop(key) for key in OPTIONS if key in changes}
+        options["transition_H"] = TransitionConfig.model_validate(transition_H)
+        return build(HRM, model_config(**changes), **{"gradient": "last_cycle", **options})
 
     return make
 
@@ -137,37 +134,43 @@ def make_network(model_config):
 def make_looped(model_config):
     """Makes a looped model like ``make_network``'s HRM."""
 
-    def make(
-        *,
-        rule="deeploop",
-        gradient="all_rounds",
-        transition="huginn",
-        seed=0,
-        dtype=torch.float32,
-        attention="sdpa",
-        **changes,
-    ):
-        shared = {
-            key: value
-            for key, value in model_config().model_dump().items()
-            if key in ReasonerConfig.model_fields
-        }
+    def make(**changes):
+        options = {key: changes.pop(key) for key in OPTIONS if key in changes}
+        known = model_config().model_dump()
+        shared = {key: known[key] for key in ReasonerConfig.model_fields}
         own = dict(prelude_layers=0, layers=1, rounds=3, coda_layers=0)
         heads = dict(tie_embeddings=False, embedding_norm=False)
         config = LoopedConfig(name="looped", **{**shared, **own, **heads, **changes})
-        return Looped(
-            config,
-            vocab_size=12,
-            seq_len=9,
-            rule=RULES[rule],
-            gradient=gradient,
-            transition=TransitionConfig.model_validate(transition),
-            dtype=dtype,
-            attention=attention,
-            generator=torch.Generator().manual_seed(seed),
-        )
+        return build(Looped, config, **{"gradient": "all_rounds", **options})
 
     return make
+
+
+@pytest.fixture
+def check_visits(make_batch):
+    """Checks a network's visit counts against what hooks on its sublayers see."""
+
+    def check(network):
+        visits = {}
+
+        def count(sublayer, _args, output):
+            total, with_gradient = visits.get(sublayer, (0, 0))
+            visits[sublayer] = (total + 1, with_gradient + output.requires_grad)
+
+        for stack in network.stacks.values():
+            for block in stack:
+                block.attention.register_forward_hook(count)
+                block.mlp.register_forward_hook(count)
+        inputs, _, _ = make_batch()
+        network(network.initial_state(4), inputs, torch.zeros(4, 16))
+        assert sum(total for total, _ in visits.values()) == network.visits.M_forward
+        assert sum(seen for _, seen in visits.values()) == network.visits.M_g
+        for name, stack in network.stacks.items():
+            for block in stack:
+                rounds = network.visits[name].rounds
+                assert visits[block.attention][1] == visits[block.mlp][1] == rounds
+
+    return check
 
 
 @pytest.fixture

@@ -38,25 +38,8 @@ def test_without_prelude_and_coda_the_depth_is_that_of_the_paper():
 
 
 @pytest.mark.parametrize("gradient", ["all_rounds", "last_round"])
-def test_the_counts_are_what_hooks_see(make_looped, make_batch, gradient):
-    network = make_looped(**SHAPE, gradient=gradient)
-    visits = {}
-
-    def count(sublayer, _args, output):
-        total, with_gradient = visits.get(sublayer, (0, 0))
-        visits[sublayer] = (total + 1, with_gradient + output.requires_grad)
-
-    for stack in network.stacks.values():
-        for block in stack:
-            block.attention.register_forward_hook(count)
-            block.mlp.register_forward_hook(count)
-    inputs, _, _ = make_batch()
-    network(network.initial_state(4), inputs, torch.zeros(4, 16))
-    assert sum(total for total, _ in visits.values()) == network.visits.M_forward
-    assert sum(seen for _, seen in visits.values()) == network.visits.M_g
-    for name, stack in network.stacks.items():
-        for block in stack:
-            assert visits[block.attention][1] == network.visits[name].rounds
+def test_the_counts_are_what_hooks_see(make_looped, check_visits, gradient):
+    check_visits(make_looped(**SHAPE, gradient=gradient))
 
 
 def test_one_segment_by_its_definition(make_looped, make_batch):

@@ -51,27 +51,10 @@ SHAPES = [(1, 1, 1, 1), (2, 1, 2, 3), (1, 3, 3, 2), (2, 2, 2, 1)]
 
 @pytest.mark.parametrize("gradient", ["last_cycle", "last_update", "full"])
 @pytest.mark.parametrize(("K_H", "K_L", "C", "C_L"), SHAPES)
-def test_the_counts_are_what_hooks_see(make_network, make_batch, K_H, K_L, C, C_L, gradient):
+def test_the_counts_are_what_hooks_see(make_network, check_visits, K_H, K_L, C, C_L, gradient):
     """M_g sublayer visits carry gradient, and each physical sublayer R_g of them."""
     network = make_network(H_layers=K_H, L_layers=K_L, H_cycles=C, L_cycles=C_L, gradient=gradient)
-    visits = {}
-
-    def count(sublayer, _args, output):
-        total, with_gradient = visits.get(sublayer, (0, 0))
-        visits[sublayer] = (total + 1, with_gradient + output.requires_grad)
-
-    for block in (*network.H, *network.L):
-        block.attention.register_forward_hook(count)
-        block.mlp.register_forward_hook(count)
-    inputs, _, _ = make_batch()
-    network(network.initial_state(4), inputs, torch.zeros(4, 16))
-
-    assert sum(total for total, _ in visits.values()) == network.visits.M_forward
-    assert sum(seen for _, seen in visits.values()) == network.visits.M_g
-    for name, stack in network.stacks.items():
-        for block in stack:
-            rounds = network.visits[name].rounds
-            assert visits[block.attention][1] == visits[block.mlp][1] == rounds
+    check_visits(network)
 
 
 def saved_bytes(network, inputs) -> int:

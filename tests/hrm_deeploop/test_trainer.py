@@ -13,6 +13,7 @@ from hrm_deeploop.halting import Batch
 from hrm_deeploop.loop import fit
 from hrm_deeploop.losses import correctness, segment_loss
 from hrm_deeploop.metrics import MetricsLog, read_metrics
+from hrm_deeploop.noise import draw_noise
 from hrm_deeploop.puzzle_embedding import PuzzleEmbedding
 from hrm_deeploop.trainer import Trainer
 
@@ -298,15 +299,17 @@ def test_noise_is_drawn_anew_each_step_and_absent_from_evaluation(make_trainer, 
         for noise in (0.5, 0.0)
     )
     batch = draw(0)[0]
-    first, again = (noisy._noise(0, 0, batch) for _ in range(2))
-    assert first.shape == (8, 2 * 2, 10, 16)  # of a row for each of L's updates
-    assert torch.equal(first, again)  # a function of the step
-    assert first.std().item() == pytest.approx(1, abs=0.05)
-    assert torch.equal(noisy._noise(0, 2, batch)[:6], first[2:])  # and of the row
-    noisy.step = 1
-    assert not torch.equal(noisy._noise(0, 0, batch), first)
-    noisy.step = 0
-    assert plain._noise(0, 0, batch) is None
+
+    def noise(trainer, step=0, rows=range(8)):
+        given = dict(seed=0, step=step, part=0, rows=rows, seq_len=9, device=CPU)
+        return draw_noise(trainer.network, **given)
+
+    assert noise(noisy).shape == (8, 2 * 2, 10, 16)  # of a row for each of L's updates
+    assert noise(noisy).std().item() == pytest.approx(1, abs=0.05)
+    assert torch.equal(noise(noisy), noise(noisy))  # a function of the step
+    assert torch.equal(noise(noisy, rows=range(2, 8)), noise(noisy)[2:])  # and of the row
+    assert not torch.equal(noise(noisy, step=1), noise(noisy))
+    assert noise(plain) is None
     arguments = (batch.inputs, torch.zeros(len(batch.inputs), 16))
     with torch.no_grad():
         outs = [
