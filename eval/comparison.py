@@ -80,19 +80,20 @@ def _votes_table(arms: Mapping[str, Any], score: str) -> Table:
 
 
 def _difference_table(arms: Mapping[str, Any], score: str, comparison: Mapping[str, Any]) -> Table:
-    baseline = comparison["baseline"]
+    compared = {name: arm for name, arm in arms.items() if arm["difference"]}
+    baselines = {name: comparison["baselines"][name] for name in compared}
+    shared = set(baselines.values())
     rows = {}
-    for name, arm in arms.items():
-        if arm["difference"] is None:
-            continue
-        rows[name] = [
+    for name, arm in compared.items():
+        rows[name if len(shared) == 1 else f"{name} - {baselines[name]}"] = [
             f"{100 * d['mean']:+.1f} [{100 * d['low']:+.1f}, {100 * d['high']:+.1f}] "
             f"{d['won']}:{d['lost']}"
             for d in arm["difference"][score].values()
         ]
-    rungs = next((a["difference"][score] for a in arms.values() if a["difference"]), {})
+    rungs = next(iter(compared.values()))["difference"][score]
+    of_what = f"minus {shared.pop()}'s" if len(shared) == 1 else "of the first minus the second"
     return Table(
-        f"{score} minus {baseline}'s, points [95 % interval over tasks] tasks won:lost",
+        f"{score} {of_what}, points [95 % interval over tasks] tasks won:lost",
         [f"K={rung}" for rung in rungs],
         rows,
     )

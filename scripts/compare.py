@@ -51,15 +51,16 @@ def summarize(
         for arm in comparison.arms
     }
     first = next(iter(configs.values()))
-    baseline = comparison.arms[0]
     arms = {}
     for arm, cells in by_arm.items():
         tested = [cell["test"] for cell in cells if cell["test"] is not None]
         ladders = [test["ladder"] for test in tested]
-        base = [cell["test"]["truth_ranks"] for cell in by_arm[baseline] if cell["test"]]
+        baseline = comparison.baselines.get(arm)
+        compared = by_arm[baseline] if baseline else []
+        base = [cell["test"]["truth_ranks"] for cell in compared if cell["test"]]
         ranks = [test["truth_ranks"] for test in tested]
         attempts = [int(k) for k in ladders[0]["all_tests"]] if ladders else []
-        can_compare = arm != baseline and ranks and base and base[0]
+        can_compare = ranks and base and base[0]
         arms[arm] = {
             "overrides": comparison.options.arms[arm],
             "chosen": chosen[arm],
@@ -90,7 +91,7 @@ def summarize(
         }
     return {
         "arms": arms,
-        "baseline": baseline,
+        "baselines": comparison.baselines,
         "budget": comparison.options.budget,
         "config_difference": comparison.check(configs),
         "grid": [

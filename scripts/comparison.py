@@ -20,7 +20,14 @@ from scripts.cells import Cell, cell_name, read_cell, run_cell
 from scripts.describe import run_costs
 from scripts.run_config import RunConfig, validate
 
-OWN_KEYS = ("arms", "seeds", "grid", "budget", "share")  # of the comparison, not of a run
+OWN_KEYS = (
+    "arms",
+    "baseline",
+    "seeds",
+    "grid",
+    "budget",
+    "share",
+)  # of the comparison, not of a run
 RESERVED = {"run_dir", "resume", "output", "seed", *OWN_KEYS}
 ARM_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 SECONDS_BETWEEN_LOOKS = 5.0
@@ -33,6 +40,7 @@ class CompareOptions(StrictConfig):
     """Keys of ``configs/compare.yaml`` beside those of a run."""
 
     arms: dict[str, Any]
+    baseline: str | dict[str, str] | None
     seeds: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(strict=False, min_length=1)]
     grid: dict[str, Annotated[tuple[Scalar, ...], Field(strict=False, min_length=1)]]
     budget: Literal["steps", "examples", "flops"]
@@ -70,6 +78,26 @@ def check_arms(arms: Mapping[str, Any], grid: Mapping[str, Any]) -> None:
             raise ValueError(f"arms.{name} and grid both set {both[0]}")
 
 
+def find_baselines(arms: Sequence[str], baseline: str | Mapping[str, str] | None) -> dict[str, str]:
+    """The arm that each arm is compared with; an arm that is compared with none is left out.
+
+    Raises:
+        ValueError: if ``baseline`` names no arm, or an arm as its own.
+    """
+    if not isinstance(baseline, Mapping):
+        single = arms[0] if baseline is None else baseline
+        pairs = {arm: single for arm in arms if arm != single}
+    else:
+        pairs = dict(baseline)
+    for name in (*pairs, *pairs.values()):
+        if name not in arms:
+            raise ValueError(f"baseline={baseline}: {name} is not among the arms {', '.join(arms)}")
+    for arm, other in pairs.items():
+        if arm == other:
+            raise ValueError(f"baseline={baseline}: {arm} is compared with itself")
+    return pairs
+
+
 def check_distinct(key: str, values: Sequence[Any]) -> None:
     """Refuse a value that is given twice.
 
@@ -102,6 +130,7 @@ class Comparison:
         self.run_dir = Path(options.run_dir)
         self._overrides = overrides
         check_arms(options.arms, options.grid)
+        self.baselines = find_baselines(self.arms, options.baseline)
         check_distinct("seeds", options.seeds)
         keys, values = list(options.grid), itertools.product(*options.grid.values())
         self.points = [dict(zip(keys, point, strict=True)) for point in values]

@@ -156,6 +156,7 @@ def main(overrides: list[str]) -> dict[str, Any]:
         check_distinct(key, getattr(options, key))
     compared = CompareOptions(
         arms=sweep_arms(options, depth_key),
+        baseline=None,
         seeds=options.seeds,
         grid={},
         budget="steps",

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from eval.comparison import comparison_tables
 from scripts.cells import _key, cell_name
-from scripts.comparison import CompareOptions, Comparison, parse_share
+from scripts.comparison import CompareOptions, Comparison, find_baselines, parse_share
 
 ROOT = Path(__file__).parents[2]
 
@@ -129,6 +130,8 @@ def test_what_diverges_is_told_and_never_chosen(tmp_path):
             ["+arms.a={optim.lr:1}", "grid={optim.lr:[1]}", "data.validation=0.5"],
             "arms.a and grid both set optim.lr",
         ),
+        (["baseline=deepnorm"], "deepnorm is not among the arms vanilla, deeploop"),
+        (["baseline={deeploop:deeploop}"], "deeploop is compared with itself"),
     ],
 )
 def test_a_mistake_is_one_line(overrides, message, tmp_path):
@@ -136,6 +139,35 @@ def test_a_mistake_is_one_line(overrides, message, tmp_path):
     assert result.returncode == 2
     assert message in result.stderr.splitlines()[-1]
     assert not (tmp_path / "cmp").exists()
+
+
+def test_each_arm_has_its_baseline():
+    arms = ["a", "b", "c", "d"]
+    assert find_baselines(arms, None) == {"b": "a", "c": "a", "d": "a"}
+    assert find_baselines(arms, "c") == {"a": "c", "b": "c", "d": "c"}
+    assert find_baselines(arms, {"b": "a", "d": "c"}) == {"b": "a", "d": "c"}
+
+
+def test_differences_are_of_the_arms_that_were_asked_for(compared):
+    _, options, printed = compared
+    result = run(*options, "baseline={vanilla:deeploop}")  # nothing is trained again
+    assert result.returncode == 0, result.stderr
+    again = json.loads(result.stdout)
+    turned = again["arms"]["vanilla"]["difference"]["arc_prize"]["2"]
+    first = printed["arms"]["deeploop"]["difference"]["arc_prize"]["2"]
+    assert again["arms"]["deeploop"]["difference"] is None
+    assert turned["mean"] == -first["mean"]
+    assert (turned["won"], turned["lost"]) == (first["lost"], first["won"])
+    assert turned["low"] == pytest.approx(-first["high"], abs=1e-12)
+    assert [cell["seconds"] for cell in again["cells"]] == [c["seconds"] for c in printed["cells"]]
+
+
+def test_a_row_of_differences_names_both_arms_where_baselines_differ(compared):
+    _, _, comparison = compared
+    both = {**comparison["arms"], "vanilla": comparison["arms"]["deeploop"]}
+    pairs = {"vanilla": "deeploop", "deeploop": "vanilla"}
+    tables = comparison_tables({**comparison, "arms": both, "baselines": pairs})
+    assert list(tables["all_tests difference"].rows) == ["vanilla - deeploop", "deeploop - vanilla"]
 
 
 def test_names_of_cells_and_shares(monkeypatch):
@@ -150,6 +182,7 @@ def test_names_of_cells_and_shares(monkeypatch):
 def test_a_point_is_chosen_by_what_it_solves_then_by_loss(tmp_path):
     options = CompareOptions(
         arms={"a": {"scaling": "vanilla"}},
+        baseline=None,
         seeds=(0,),
         grid={"optim.lr": (1e-3, 2e-3, 3e-3, 4e-3)},
         budget="steps",
