@@ -4,7 +4,7 @@ Values live in ``configs/*.yaml``; keys keep HRM's names where the concept is HR
 is an error, and so is a value of another type than the one asked for.
 """
 
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from pydantic import (
     BaseModel,
@@ -137,7 +137,12 @@ class TransitionConfig(StrictConfig):
         if isinstance(given, str):
             given = {"name": given}
         if not isinstance(given, dict):
-            return given
+            if isinstance(given, cls):
+                return given
+            raise ValueError(
+                f"{given}: expected one of {', '.join(get_args(TransitionName))}, or a name with "
+                "options, {name: operloop, step: unit}"
+            )
         said = {key: value for key, value in given.items() if value is not None}
         return {**TRANSITION_OPTIONS.get(str(given.get("name")), {}), **said}
 
@@ -172,6 +177,11 @@ class TransitionConfig(StrictConfig):
         All that have parameters of single updates are among them.
         """
         return self.name not in ("huginn", "parcae", "parcae_aligned", "recurrent_gpt")
+
+    @property
+    def grows_with_input(self) -> bool:
+        """Whether a longer injection makes the state longer: no norm is between them."""
+        return self.name in ("hyperloop", "hyperloop_aligned", "recirculation")
 
 
 HUGINN = TransitionConfig(name="huginn")

@@ -113,7 +113,7 @@ class Parcae(Transition):
 
     A = diag(exp(-Delta a)), B = diag((1 - exp(-Delta a)) / a) B_0: a linear system with decay a > 0
     held over a step Delta > 0. Both are kept as logarithms, and A is computed and applied in
-    float32 with Delta a >= 1e-6, so it stays below 1. A starts at 1 / e, B_0 as the identity.
+    float32, of Delta a >= 1e-6, so it stays below 1. A starts at 1 / e, B_0 as the identity.
     """
 
     def __init__(self, dim: int, *, aligned: bool) -> None:
@@ -126,8 +126,8 @@ class Parcae(Transition):
     def system(self) -> tuple[Float[Tensor, " dim"], Float[Tensor, " dim"]]:
         """The diagonals of A and of B B_0^-1, in float32 or wider."""
         decay = self.log_decay.exp()
-        exponent = (self.log_step.exp() * decay).clamp(min=SLOWEST_DECAY)
-        return torch.exp(-exponent), -torch.expm1(-exponent) / decay
+        exponent = self.log_step.exp() * decay
+        return torch.exp(-exponent.clamp(min=SLOWEST_DECAY)), -torch.expm1(-exponent) / decay
 
     def forward(self, state: Tensor, update: Update) -> tuple[Tensor, Memory]:
         A, B = self.system()
@@ -147,7 +147,8 @@ class Parcae(Transition):
 class RecurrentGPT(Transition):
     """o = W [y + noise; e], y' = g y + (1 - g) t (Hegazy et al. 2026; [1, table 7]).
 
-    The gate g is a sigmoid per channel, 1/2 at the start; W starts as [I, I], which is huginn's o.
+    The gate g is a sigmoid per channel, the same for all updates and 1/2 at the start; W starts as
+    [I, I], which is huginn's o.
     The noise is drawn by the trainer for every update, and absent from evaluation; its standard
     deviation is an option, ours by default.
     """
@@ -176,8 +177,9 @@ class RecurrentGPT(Transition):
 class Recirculation(Transition):
     """o = y, y' = (1 - alpha) y + alpha |y| t / |t|, alpha = 1/2 ([1, table 7]); e as in vanilla.
 
-    The lengths are those of a token's vector, in float32; nothing is learnt. The state's length
-    grows by what enters, so it can't be the transition of H and L together.
+    The lengths are those of a token's vector, in float32; nothing is learnt. The state keeps its
+    length but for what enters, once a cycle, so it grows linearly with cycles and segments. Beside
+    a module whose state grows with what enters it, it would grow exponentially, which is refused.
     """
 
     alpha = 0.5
@@ -299,7 +301,9 @@ class OperLoop(_Expanded):
     H_in = s(..) is (1, r), Lambda_l = diag(s(..)), and the step size eta_l = s(..) eta_(l-1) with
     eta_(-1) = 1 decreases within a cycle. They start from 1 / sqrt(r), so that
     H_in H_in^T = 1, from 0.02 and from 0.9. An update then brings o close to t, which makes the
-    mean of the streams 1 / sqrt(r) as long as a state of huginn's.
+    mean of the streams 1 / sqrt(r) as long as a state of huginn's. Without - o, Lambda alone
+    forgets, so it starts from 0.98 there, close to the 1 that huginn has in the general form; from
+    0.02 the streams would sum up some 50 targets.
 
     Args:
         step: ``causal`` as above, ``noncausal`` without the product, ``unit`` eta = 1.
@@ -316,7 +320,8 @@ class OperLoop(_Expanded):
         step: Step,
         objective: Objective,
     ) -> None:
-        kinds: Kinds = {"in": (streams, 1 / math.sqrt(streams)), "decay": (streams, 0.02)}
+        decay = 0.98 if objective == "inner" else 0.02
+        kinds: Kinds = {"in": (streams, 1 / math.sqrt(streams)), "decay": (streams, decay)}
         if step != "unit":
             kinds["step"] = (1, 0.9)
         super().__init__(dim, num_loops, streams, kinds, eps)

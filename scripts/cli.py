@@ -93,7 +93,13 @@ def compose_config(name: str, overrides: Sequence[str]) -> dict[str, Any]:
                 raise ValueError(f"{missing[0]}: a value is required, {missing[0]}=...")
             values = OmegaConf.to_container(config, resolve=True)
         except (HydraException, OmegaConfBaseException) as error:
-            _check_keys(parsed, OmegaConf.to_container(compose(config_name=name)))
+            # The keys that there are depend on the files that groups choose.
+            chosen = [
+                given
+                for given, override in zip(overrides, parsed, strict=True)
+                if override.key_or_group in _groups()
+            ]
+            _check_keys(parsed, OmegaConf.to_container(compose(config_name=name, overrides=chosen)))
             raise ValueError(str(error).split("\n", maxsplit=1)[0]) from error
     assert isinstance(values, dict)
     return {str(key): value for key, value in values.items()}
@@ -186,8 +192,14 @@ def _check_keys(parsed: Sequence[Override], defaults: Any) -> None:
         if override.is_add() or override.key_or_group in _groups():
             continue
         for depth, part in enumerate(path):
-            if not isinstance(level, dict) or part not in level:
-                allowed = sorted(map(str, level)) if isinstance(level, dict) else []
+            if not isinstance(level, dict):
+                inside = ".".join(path[:depth])
+                raise ValueError(
+                    f"{override.input_line}: {inside} is one value ({level}), so there is no key "
+                    f"in it; it is given as a whole, {inside}=..."
+                )
+            if part not in level:
+                allowed = sorted(map(str, level))
                 near = difflib.get_close_matches(part, allowed, n=1)
                 hint = f"did you mean {near[0]}? " if near else ""
                 inside = ".".join(path[:depth]) or "the configuration"

@@ -18,6 +18,7 @@ from hrm_deeploop.config import (
     ScalingConfig,
     StrictConfig,
     TransitionConfig,
+    TransitionName,
 )
 from hrm_deeploop.device import DeviceName, DtypeName
 from hrm_deeploop.metrics import LoggerName
@@ -115,10 +116,17 @@ class RunConfig(StrictConfig):
                 "at the first update of a cycle, which must carry gradient: allowed are "
                 f"{', '.join(g for g in allowed if g != self.gradient)}"
             )
-        if self.transition.name == self.transition_H.name == "recirculation":
+        L, H = self.transition, self.transition_H
+        if "recirculation" in (L.name, H.name) and L.grows_with_input and H.grows_with_input:
+            bounded = [
+                name
+                for name in get_args(TransitionName)
+                if not TransitionConfig(name=name).grows_with_input
+            ]
             raise ValueError(
-                "transition_H=recirculation: with transition=recirculation each module would add "
-                "the other's state to its own, and both grow without bound"
+                f"transition_H={H.name}: with transition={L.name} each module would add the "
+                "other's state to its own, and both grow without bound; beside recirculation "
+                f"allowed are {', '.join(bounded)}"
             )
         return self
 

@@ -157,7 +157,7 @@ def test_parcae_by_its_equations():
     torch.testing.assert_close(after, blocks(y @ A.T + e @ B.T))
 
 
-@given(decay=st.floats(-12, 8), step=st.floats(-12, 8))
+@given(decay=st.floats(-20, 8), step=st.floats(-20, 8))
 @settings(max_examples=50, deadline=None)
 def test_parcaes_spectral_radius_stays_below_1(decay, step):
     parcae = Parcae(DIM, aligned=False)  # in float32, as it runs
@@ -165,8 +165,10 @@ def test_parcaes_spectral_radius_stays_below_1(decay, step):
     parcae.log_step.data.fill_(step)
     A, B = parcae.system()
     assert 0 <= A.max().item() < 1
-    # Held over many steps the input's weight is that of the steady state, 1 / a.
-    torch.testing.assert_close(B * parcae.log_decay.exp(), 1 - A, rtol=0, atol=2e-7)
+    # The exact integral over the step, where a quotient in float32 would have lost its digits too.
+    a, delta = torch.tensor(decay).double().exp(), torch.tensor(step).double().exp()
+    exact = -torch.expm1(-delta * a) / a
+    torch.testing.assert_close(B.double(), exact.expand(DIM), rtol=1e-5, atol=0)
 
 
 def test_recurrent_gpt_starts_as_the_mean_of_huginn_and_the_state():
@@ -242,10 +244,10 @@ def test_bfloat16_states_stay_so(make_network, make_batch, name):
         assert tensor.isfinite().all()
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_states_stay_bounded_over_many_segments(make_network, make_batch, name):
-    other = "huginn" if name == "recirculation" else name  # on both it is refused
-    network = make_network(transition=name, transition_H=other)
+@pytest.mark.parametrize("given", [*NAMES, {"name": "operloop", "objective": "inner"}], ids=str)
+def test_states_stay_bounded_over_many_segments(make_network, make_batch, given):
+    other = "huginn" if given == "recirculation" else given  # on both it is refused
+    network = make_network(transition=given, transition_H=other)
     inputs, _, _ = make_batch()
     state = network.initial_state(4)
     with torch.no_grad():
@@ -253,44 +255,6 @@ def test_states_stay_bounded_over_many_segments(make_network, make_batch, name):
             state = network(state, inputs, torch.zeros(4, 16)).state
     for tensor in state.values():
         assert tensor.square().mean().sqrt() < 100
-
-
-def test_a_segment_of_operloop_by_its_definition(make_network, make_batch):
-    """C = C_L = 2: eta starts anew each cycle, and what leaves a module is its streams' mean."""
-    options = {"name": "operloop", "streams": 2}
-    network = make_network(transition=options, transition_H=options, dtype=torch.float64).double()
-    generator = torch.Generator().manual_seed(5)
-    for transition in network.transitions.values():
-        for parameter in transition.parameters():
-            parameter.data.normal_(std=0.5, generator=generator)
-    inputs, _, _ = make_batch()
-    vectors = torch.randn(4, 16, dtype=torch.float64, generator=generator)
-    start = {
-        name: torch.randn(4, 10, 2, 16, dtype=torch.float64, generator=generator)
-        for name in ("z_H", "z_L")
-    }
-    out = network(start, inputs, vectors)
-    embedded = network.embed(inputs, vectors)
-
-    def update(name, Y, injection, number, eta):
-        transition = network.transitions[name]
-        Y = Y + injection.unsqueeze(-2) if number == 0 else Y
-        gates = written_out_gates(transition, Y, number)
-        o = (gates["in"].unsqueeze(-2) @ Y).squeeze(-2)
-        t = network.stacks[name](o, embedded.rotation) + transition.bias[number]
-        eta = gates["step"] * eta
-        kept = (1 - eta * gates["decay"]).unsqueeze(-1) * Y
-        return kept + (eta * gates["in"]).unsqueeze(-1) * (t - o).unsqueeze(-2), eta
-
-    z_H, z_L = start["z_H"], start["z_L"]
-    for _cycle in range(2):
-        eta = 1.0
-        for number in range(2):
-            z_L, eta = update("L", z_L, z_H.mean(-2) + embedded.tokens, number, eta)
-        z_H, _ = update("H", z_H, z_L.mean(-2), 0, 1.0)
-    torch.testing.assert_close(out.state["z_L"], z_L)
-    torch.testing.assert_close(out.state["z_H"], z_H)
-    torch.testing.assert_close(out.logits, network.lm_head(z_H.mean(-2)[:, 1:]))
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,17 @@ def test_a_looped_model_goes_through_training_evaluation_alignment_and_a_sweep(t
         (["transition=vanilla", "gradient=last_update"], "takes the input in at the first update"),
         (["model=looped", "transition=vanilla", "gradient=last_round"], "allowed are all_rounds"),
         (["transition=recirculation", "transition_H=recirculation"], "grow without bound"),
+        (
+            ["transition=hyperloop", "transition_H=recirculation"],
+            "allowed are huginn, vanilla, parcae",
+        ),
+        (["transition=null"], "expected one of huginn, vanilla"),
+        (
+            ["transition.name=operloop"],
+            "transition is one value .huginn., so there is no key",
+        ),
+        (["model=looped", "model.rouns=3"], "did you mean rounds"),
+        (["model=looped", "model.L_cycles=3"], "no key 'L_cycles' in model; allowed: coda_layers"),
         (["scaling=custom", "scaling.p_L=0.5", "scaling.count=gradient"], "needs p_H"),
         (["model.name=foo"], "model.name=foo: allowed are 'hrm', 'looped'"),
         (["transition={name:huginn,step:unit}"], "step=unit: huginn has no options"),
@@ -62,10 +73,13 @@ def test_a_looped_model_goes_through_training_evaluation_alignment_and_a_sweep(t
     ],
 )
 def test_parts_that_do_not_fit_are_refused(overrides, message):
-    values = cli.compose_config("train", ["experiment=smoke", *overrides])
-    values.pop("output")
+    def read():
+        values = cli.compose_config("train", ["experiment=smoke", *overrides])
+        cli.take_output(values)
+        return validate(RunConfig, values)
+
     with pytest.raises(ValueError, match=message) as error:
-        validate(RunConfig, values)
+        read()
     assert "\n" not in str(error.value)
 
 
