@@ -46,20 +46,29 @@ bench-data: setup
 bench-eval: setup
 	$(BIN)/python scripts/bench.py eval
 
-# Everything in docs/results.md: some hour and a half of 2 cores; finished cells are read, not run again.
+# Everything in docs/results.md: some TIME of 2 cores; finished cells are read, not run again.
 # Two processes share the cells: make results SHARE=0/2 & make results SHARE=1/2. One thread each,
 # for the number of threads decides the last digits.
 RESULTS = runs/results
 SHARE ?= null
-ARMS = arms=[vanilla,deepnorm,deeploop,deeploop_asymmetric,deeploop_forward]
-COMPARE = OMP_NUM_THREADS=1 $(BIN)/python scripts/compare.py experiment=mini compile=true \
-	data.validation=0.5 alignment.every=250 seeds=[0,1,2] share=$(SHARE) $(ARMS)
+MINI = experiment=mini compile=true data.validation=0.5 seeds=[0,1,2] share=$(SHARE)
+COMPARE = OMP_NUM_THREADS=1 $(BIN)/python scripts/compare.py $(MINI)
+SWEEP = OMP_NUM_THREADS=1 $(BIN)/python scripts/sweep.py $(MINI)
+FIVE = $(COMPARE) arms=[vanilla,deepnorm,deeploop,deeploop_asymmetric,deeploop_forward] alignment.every=250
+LOOPED = $(COMPARE) model=looped budget=flops
+EACH_ROUND = baseline={deeploop_r1:vanilla_r1,deeploop_r3:vanilla_r3,deeploop_r5:vanilla_r5,deeploop_r7:vanilla_r7}
 
 results: setup
-	$(COMPARE) model.L_cycles=2 'grid={optim.lr:[5e-4,1e-3,2e-3,4e-3]}' run_dir=$(RESULTS)/L2
-	$(COMPARE) model.L_cycles=2 'grid={optim.lr:[1e-3]}' run_dir=$(RESULTS)/L2-lr1e-3
-	$(COMPARE) model.L_cycles=2 'grid={optim.lr:[2e-3]}' run_dir=$(RESULTS)/L2-lr2e-3
-	$(BIN)/python scripts/results.py runs=$(RESULTS)
+	$(FIVE) model.L_cycles=2 'grid={optim.lr:[5e-4,1e-3,2e-3,4e-3]}' run_dir=$(RESULTS)/L2
+	$(FIVE) model.L_cycles=2 'grid={optim.lr:[1e-3]}' run_dir=$(RESULTS)/L2 report_dir=$(RESULTS)/L2-lr1e-3
+	$(FIVE) model.L_cycles=2 'grid={optim.lr:[2e-3]}' run_dir=$(RESULTS)/L2 report_dir=$(RESULTS)/L2-lr2e-3
+	$(FIVE) model.L_cycles=6 'grid={optim.lr:[1e-3,2e-3,4e-3]}' run_dir=$(RESULTS)/L6
+	$(SWEEP) depths=[2,6] optim.lr=4e-3 total_steps=500 alignment.every=125 run_dir=$(RESULTS)/exponents
+	$(LOOPED) arms=[rounds] '$(EACH_ROUND)' total_steps=6000 'grid={optim.lr:[1e-3,2e-3]}' run_dir=$(RESULTS)/rounds
+	$(COMPARE) arms=[transitions] budget=flops optim.lr=2e-3 run_dir=$(RESULTS)/transitions
+	$(LOOPED) arms=[loop3_loop6] total_steps=2000 optim.lr=2e-3 run_dir=$(RESULTS)/loop3_loop6
+	$(SWEEP) model=looped depths=[3] optim.lr=4e-3 total_steps=500 alignment.every=125 run_dir=$(RESULTS)/looped-exponents
+	case "$(SHARE)" in null|0/*) $(BIN)/python scripts/results.py runs=$(RESULTS);; esac
 
 clean:
 	rm -rf .venv build *.egg-info .pytest_cache .ruff_cache

@@ -32,16 +32,30 @@ def comparison_tables(comparison: Mapping[str, Any]) -> dict[str, Table]:
     tables["training"] = _training_table(arms)
     if comparison["grid"]:
         tables["grid"] = _grid_table(comparison)
-    if any(arm["alignment"] for arm in arms.values()):
-        tables |= {f"kappa_{module}": _alignment_table(arms, module) for module in ("H", "L")}
+    measured = {
+        key: None
+        for arm in arms.values()
+        for row in arm["alignment"].values()
+        for key in row
+        if key.startswith("kappa_")
+    }
+    tables |= {key: _alignment_table(arms, key.removeprefix("kappa_")) for key in measured}
     failures = {name: arm["failures"] for name, arm in arms.items() if arm["failures"]}
     if failures:
         tables["failures"] = Table(
-            "failures: what stopped a run (an arm without any result is in no ladder)",
+            "failures: runs that diverged, which are in no ladder, or did not learn, which are",
             ["seeds", "first"],
             {name: [f"{len(texts)}", texts[0]] for name, texts in failures.items()},
         )
     return tables
+
+
+def _tested_name(name: str, arm: Mapping[str, Any]) -> str:
+    """The arm's name, and how many of its seeds there are results of, where that is not all."""
+    num_seeds = len(arm["seeds"])
+    return (
+        name if arm["num_tested"] == num_seeds else f"{name} ({arm['num_tested']} of {num_seeds})"
+    )
 
 
 def _with_spread(entry: Sequence[float | None]) -> str:
@@ -53,7 +67,7 @@ def _ladder_table(arms: Mapping[str, Any], score: str, comparison: Mapping[str, 
     first = next(iter(arms.values()))
     rungs = list(first["spread"][score])
     rows = {
-        name: [
+        _tested_name(name, arm): [
             *(_with_spread(arm["spread"][score][rung]) for rung in rungs),
             percent(arm["ladder"]["oracle"][score]["all"]),
         ]
@@ -73,7 +87,9 @@ def _ladder_table(arms: Mapping[str, Any], score: str, comparison: Mapping[str, 
 def _votes_table(arms: Mapping[str, Any], score: str) -> Table:
     first = next(iter(arms.values()))["ladder"]["votes_at_2"][score]
     rows = {
-        name: [percent(arm["ladder"]["votes_at_2"][score].get(rung)) for rung in first]
+        _tested_name(name, arm): [
+            percent(arm["ladder"]["votes_at_2"][score].get(rung)) for rung in first
+        ]
         for name, arm in arms.items()
     }
     return Table(f"{score} at K=2, over votes A", [f"A={rung}" for rung in first], rows)
@@ -85,13 +101,17 @@ def _difference_table(arms: Mapping[str, Any], score: str, comparison: Mapping[s
     shared = set(baselines.values())
     rows = {}
     for name, arm in compared.items():
-        rows[name if len(shared) == 1 else f"{name} - {baselines[name]}"] = [
+        own, base = (_tested_name(n, arms[n]) for n in (name, baselines[name]))
+        rows[own if len(shared) == 1 else f"{own} - {base}"] = [
             f"{100 * d['mean']:+.1f} [{100 * d['low']:+.1f}, {100 * d['high']:+.1f}] "
             f"{d['won']}:{d['lost']}"
             for d in arm["difference"][score].values()
         ]
     rungs = next(iter(compared.values()))["difference"][score]
-    of_what = f"minus {shared.pop()}'s" if len(shared) == 1 else "of the first minus the second"
+    of_what = "of the first minus the second"
+    if len(shared) == 1:
+        (base,) = shared
+        of_what = f"minus {_tested_name(base, arms[base])}'s"
     return Table(
         f"{score} {of_what}, points [95 % interval over tasks] tasks won:lost",
         [f"K={rung}" for rung in rungs],
@@ -110,7 +130,7 @@ def _training_table(arms: Mapping[str, Any]) -> Table:
         name: [
             ", ".join(f"{k.rpartition('.')[2]} {v}" for k, v in arm["chosen"].items()) or "as set",
             f"{arm['num_trained']} of {len(arm['seeds'])}"
-            + (f", {len(arm['failures'])} diverged" if arm["failures"] else ""),
+            + (f", {arm['num_diverged']} diverged" if arm["num_diverged"] else ""),
             spread(arm["train_loss"]),
             spread(arm["validation_loss"]),
             f"{arm['steps']:,}",
@@ -122,7 +142,7 @@ def _training_table(arms: Mapping[str, Any]) -> Table:
         for name, arm in arms.items()
     }
     return Table(
-        "training, mean ± sd over seeds; trained: the loss halved and nothing diverged",
+        "training, mean ± sd over seeds that did not diverge; trained: the loss halved",
         [
             *("grid", "trained", "train loss", "validation loss", "steps", "examples", "FLOPs"),
             *("parameters", "seconds"),
@@ -134,12 +154,16 @@ def _training_table(arms: Mapping[str, Any]) -> Table:
 def _alignment_table(arms: Mapping[str, Any], module: str) -> Table:
     measured = {name: arm["alignment"] for name, arm in arms.items() if arm["alignment"]}
     steps = list(next(iter(measured.values())))
+    # Runs of before cosines were measured have none.
+    cosine = all(f"cosine_{module}" in row for rows in measured.values() for row in rows.values())
+    names = ("kappa", "cosine", "gradient") if cosine else ("kappa", "gradient")
     return Table(
-        f"kappa_{module} in training, and |sum G| / sum |G| (1: aligned), means over seeds",
+        f"kappa_{module} in training, {'mean cosine of G (0: unrelated), ' if cosine else ''}"
+        "|sum G| / sum |G| (1: aligned), means over seeds",
         [f"step {step}" for step in steps],
         {
             name: [
-                f"{rows[step][f'kappa_{module}']:.2f}, {rows[step][f'gradient_{module}']:.2f}"
+                ", ".join(f"{rows[step][f'{name}_{module}']:.2f}" for name in names)
                 if step in rows
                 else ""
                 for step in steps

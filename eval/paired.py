@@ -16,6 +16,7 @@ from jaxtyping import Float
 from eval.score import Score, TruthRanks
 
 NUM_RESAMPLES = 10_000
+EQUAL_BELOW = 1e-9  # means of thirds over seeds differ by rounding
 LEVEL = 0.95
 
 
@@ -54,8 +55,8 @@ def paired_difference(
         mean=float(difference.mean()),
         low=float(low),
         high=float(high),
-        won=int((difference > 0).sum()),
-        lost=int((difference < 0).sum()),
+        won=int((difference > EQUAL_BELOW).sum()),
+        lost=int((difference < -EQUAL_BELOW).sum()),
     )
 
 

@@ -24,12 +24,14 @@ def plot_ladders(
     ladders: Mapping[str, Mapping[str, Any]],
     path: Path,
     spreads: Mapping[str, Mapping[str, Any]] | None = None,
+    published: Mapping[str, Mapping[str, float]] | None = None,
 ) -> None:
     """Both scores over attempts, votes and (where asked for) segments, a line per run, as a PNG.
 
-    ``spreads`` has (mean, standard deviation) of the rungs of attempts, drawn as bars.
+    ``spreads`` has (mean, standard deviation) of the rungs of attempts, drawn as bars;
+    ``published`` percent of all_tests over attempts from elsewhere, drawn dashed.
     """
-    _ladder_figure(ladders, spreads).savefig(path, dpi=120)
+    _ladder_figure(ladders, spreads, published).savefig(path, dpi=120)
 
 
 def ladders_svg(ladders: Mapping[str, Mapping[str, Any]]) -> bytes:
@@ -43,6 +45,7 @@ def ladders_svg(ladders: Mapping[str, Mapping[str, Any]]) -> bytes:
 def _ladder_figure(
     ladders: Mapping[str, Mapping[str, Any]],
     spreads: Mapping[str, Mapping[str, Any]] | None = None,
+    published: Mapping[str, Mapping[str, float]] | None = None,
 ) -> Figure:
     axes = {"attempts K, all votes": None, "votes A, at K = 2": "votes_at_2"}
     if all(ladder["segments_at_2"] for ladder in ladders.values()):
@@ -59,6 +62,9 @@ def _ladder_figure(
             bars = {} if key or not spreads else {name: s[score] for name, s in spreads.items()}
             _plot_rungs(panel, rungs, label, bars)
         row[0].set_ylabel(f"{score}, %\n({title})")
+    for name, percents in (published or {}).items():
+        grid[0, 0].plot([int(k) for k in percents], list(percents.values()), "--", label=name)
+        grid[0, 0].set_ylim(0, max(grid[0, 0].get_ylim()[1], 1.08 * max(percents.values())))
     grid[0, 0].legend()
     num_tasks = next(iter(ladders.values()))["num_scored_tasks"]
     figure.suptitle(f"Voted accuracy on {num_tasks} tasks")
@@ -129,30 +135,56 @@ def plot_curves(metrics: Mapping[str, Sequence[Sequence[Mapping[str, float]]]], 
     figure.savefig(path, dpi=120)
 
 
-def plot_sweep(rows: Sequence[Mapping[str, Any]], depth_key: str, path: Path) -> None:
-    """Share of seeds that train, and their loss, over exponents, a line per depth, as a PNG."""
-    figure = Figure(figsize=(10, 4.5), layout="constrained")
+def plot_sweep(
+    rows: Sequence[Mapping[str, Any]],
+    boundaries: Mapping[int, float | None],
+    depth_key: str,
+    path: Path,
+) -> None:
+    """Share of seeds that train over exponents and depths, and their loss, as a PNG.
+
+    ``boundaries`` has by depth the least exponent from which on all seeds train.
+    """
+    exponents = sorted({row["p"] for row in rows})
+    depths = list(boundaries)
+    share = {(row["depth"], row["p"]): row["share_trained"] for row in rows}
+    figure = Figure(figsize=(11, 4.5), layout="constrained")
     FigureCanvasAgg(figure)
     left, right = figure.subplots(1, 2)
-    for number, depth in enumerate(dict.fromkeys(row["depth"] for row in rows)):
-        own = [row for row in rows if row["depth"] == depth]
+    colors = left.pcolormesh(
+        [[share[depth, p] for p in exponents] for depth in depths],
+        cmap="RdYlGn",
+        vmin=0,
+        vmax=1,
+        edgecolors="white",
+        linewidth=1,
+    )
+    for line, depth in enumerate(depths):
+        for column, p in enumerate(exponents):
+            text = f"{share[depth, p]:.2f}"
+            left.text(column + 0.5, line + 0.5, text, ha="center", va="center")
+        boundary = boundaries[depth]
+        if boundary is not None:
+            left.vlines(exponents.index(boundary), line, line + 1, colors="black", linewidth=4)
+    left.set_xticks([i + 0.5 for i in range(len(exponents))], labels=[f"{p:g}" for p in exponents])
+    left.set_yticks([i + 0.5 for i in range(len(depths))], labels=[str(depth) for depth in depths])
+    left.set_ylabel(depth_key)
+    left.set_title("share of seeds that train; black: the boundary")
+    figure.colorbar(colors, ax=left)
+    for number, depth in enumerate(depths):
+        own = [row for row in rows if row["depth"] == depth and row["train_loss"]]
+        means = [sum(row["train_loss"]) / len(row["train_loss"]) for row in own]
         style = dict(color=f"C{number}", marker="o", label=f"{depth_key} {depth}")
-        left.plot([row["p"] for row in own], [row["share_trained"] for row in own], **style)
-        trained = [row for row in own if row["train_loss"]]
-        means = [sum(row["train_loss"]) / len(row["train_loss"]) for row in trained]
-        right.plot([row["p"] for row in trained], means, **style)
-        for row in trained:
+        right.plot([row["p"] for row in own], means, **style)
+        for row in own:
             right.plot(
                 [row["p"]] * len(row["train_loss"]), row["train_loss"], ".", color=f"C{number}"
             )
-    left.set_ylabel("share of seeds that train")
-    left.set_ylim(-0.05, 1.05)
-    right.set_ylabel("training loss at the end")
+    right.set_ylabel("training loss at the end, of the seeds that train")
+    right.grid(alpha=0.3)
+    right.legend()
     for panel in (left, right):
         panel.set_xlabel("exponent p")
-        panel.grid(alpha=0.3)
-    left.legend()
-    figure.suptitle("Where training is stable")
     figure.savefig(path, dpi=120)
 
 

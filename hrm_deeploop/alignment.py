@@ -7,9 +7,12 @@ moves, at visit r alone, along the unit vector of sum_r G_(r,j) [1, eq. 12]:
 
     kappa_m = max_j |sum_r U_(r,j)| |sum_r G_(r,j)| / (R max_(r,j) |U_(r,j)| max_(r,j) |G_(r,j)|)
 
-0 <= kappa_m <= R: R if all visits push the same way, about 1 if they are unrelated, and at most 1
-where R = 1, by construction. Easier to read, and reported beside it per sublayer:
-|sum_r G| / sum_r |G|, which is 1 for aligned visits and 1 / sqrt(R) for unrelated ones.
+0 <= kappa_m <= R: R if all visits push the same way and equally strongly, about 1 if they are
+unrelated and equally strong, and at most 1 where R = 1, by construction. Visits of unequal strength
+make it smaller, for it divides by the largest. Two numbers that tell these apart are reported
+beside it per sublayer: the mean cosine between the G of two visits (1 aligned, 0 unrelated,
+whatever their lengths), and |sum_r G| / sum_r |G|, which is 1 for aligned visits and, for unrelated
+ones, 1 / sqrt(R) if they are equally long and more if they are not.
 
 Every visit gets a copy of the module's parameters, so that one backward yields all G_(r,j); U is a
 forward-mode derivative, one forward per visit and sublayer. Both run in float32.
@@ -44,6 +47,7 @@ class SublayerAlignment(NamedTuple):
 
     name: str
     kappa: float  # its term of the module's maximum
+    cosine: float  # mean over pairs of visits, of their G; 1 where there is one visit
     gradient: float  # |sum_r G| / sum_r |G|
     response: float  # |sum_r U| / sum_r |U|
 
@@ -54,6 +58,11 @@ class ModuleAlignment(NamedTuple):
     kappa: float
     rounds: int
     sublayers: tuple[SublayerAlignment, ...]
+
+    @property
+    def cosine(self) -> float:
+        """Mean of the sublayers' cosines."""
+        return float(np.mean([sublayer.cosine for sublayer in self.sublayers]))
 
     @property
     def gradient(self) -> float:
@@ -93,7 +102,7 @@ def align_carry(
     return {
         f"{LOG_PREFIX}{name}_{module}": getattr(one, name)
         for module, one in found.items()
-        for name in ("kappa", "gradient")
+        for name in ("kappa", "cosine", "gradient")
     }
 
 
@@ -189,7 +198,7 @@ def _align_module(
     segment: _Segment, copies: dict[str, list[_Visit]], module: str
 ) -> ModuleAlignment:
     visits = copies[module]
-    sums: dict[str, tuple[float, float, float, float]] = {}  # |sum G|, sum |G|, |sum U|, sum |U|
+    sums: dict[str, tuple[float, ...]] = {}  # cosine, |sum G|, sum |G|, |sum U|, sum |U|
     largest_G = largest_U = 0.0
     for name, matrices in residual_matrices(segment.network.stacks[module]).items():
         gradients = [
@@ -198,7 +207,7 @@ def _align_module(
         total = {key: torch.stack([g[key] for g in gradients]).sum(0) for key in matrices}
         norms_G, norm_of_sum = [_norm(g.values()) for g in gradients], _norm(total.values())
         if norm_of_sum == 0:
-            sums[name] = (0.0, 1.0, 0.0, 1.0)
+            sums[name] = (0.0, 0.0, 1.0, 0.0, 1.0)
             continue
         direction = {key: part / norm_of_sum for key, part in total.items()}
         responses = [
@@ -207,6 +216,7 @@ def _align_module(
         ]
         norms_U = [float(response.norm()) for response in responses]
         sums[name] = (
+            _mean_cosine(gradients, norms_G),
             norm_of_sum,
             sum(norms_G),
             float(torch.stack(responses).sum(0).norm()),
@@ -218,10 +228,11 @@ def _align_module(
         SublayerAlignment(
             name=name,
             kappa=norm_U * norm_G / scale,
+            cosine=cosine,
             gradient=norm_G / sum_G,
             response=norm_U / (sum_U or 1.0),
         )
-        for name, (norm_G, sum_G, norm_U, sum_U) in sums.items()
+        for name, (cosine, norm_G, sum_G, norm_U, sum_U) in sums.items()
     )
     return ModuleAlignment(max(s.kappa for s in sublayers), len(visits), sublayers)
 
@@ -250,6 +261,19 @@ def _response(
     with torch.enable_grad():  # tells visits that carry gradient from those that do not
         response = jvp(logits, (moved,), (tangent,))[1]
     return response.detach()
+
+
+def _mean_cosine(gradients: Sequence[Parameters], norms: Sequence[float]) -> float:
+    """Over pairs of visits: |sum of unit vectors|^2 is R + R (R - 1) times their mean cosine."""
+    num_visits = len(gradients)
+    if num_visits == 1:
+        return 1.0
+    units = [
+        torch.stack([g[key] / (norm or 1.0) for g, norm in zip(gradients, norms, strict=True)])
+        for key in gradients[0]
+    ]
+    total = _norm(unit.sum(0) for unit in units)
+    return (total**2 - num_visits) / (num_visits * (num_visits - 1))
 
 
 def _norm(parts: Iterable[Tensor]) -> float:

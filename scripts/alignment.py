@@ -4,7 +4,8 @@ python scripts/alignment.py run=runs/arc1-mini-deeploop-seed0
 python scripts/alignment.py run=runs/arc1-mini-deeploop-seed0 checkpoint=all
 python scripts/alignment.py run=[runs/L2,runs/L4,runs/L8]     # gamma over L_cycles, and p*
 
-kappa = 1: the visits of a shared sublayer are unrelated; kappa = R: all push the same way. Over
+kappa = 1: the visits of a shared sublayer are unrelated; kappa = R: all push the same way, equally
+strongly. The cosine between visits' gradients tells the direction apart from the strength. Over
 runs of several depths kappa_L ~ R^gamma, and eq. 20 stays bounded for p >= p* = (1 + gamma) / 4.
 """
 
@@ -94,13 +95,20 @@ def measure_checkpoint(
         **{f"rounds_{m}": found[0][m].rounds for m in modules},
         **{f"kappa_{m}": kappa[m] for m in modules},
         **{f"kappa_{m}_sd": float(np.std([one[m].kappa for one in found])) for m in modules},
-        **{f"gradient_{m}": float(np.mean([one[m].gradient for one in found])) for m in modules},
+        **{
+            f"{name}_{m}": float(np.mean([getattr(one[m], name) for one in found]))
+            for name in ("cosine", "gradient")
+            for m in modules
+        },
+        **{
+            f"ratio_{m}": network.scaling[m].beta / network.scaling[m].alpha for m in modules
+        },  # beta / alpha
         "bound": {**bound, "total": sum(bound.values())},
         "sublayers": {
             m: {
                 sublayer.name: {
                     name: float(np.mean([getattr(one[m].sublayers[i], name) for one in found]))
-                    for name in ("kappa", "gradient", "response")
+                    for name in ("kappa", "cosine", "gradient", "response")
                 }
                 for i, sublayer in enumerate(found[0][m].sublayers)
             }
@@ -125,32 +133,44 @@ def alignment_tables(result: Mapping[str, Any]) -> dict[str, Table]:
     rows = result["rows"]
     modules = list(dict.fromkeys(m for row in rows for m in row["modules"]))
 
-    def entries(row: Mapping[str, Any], module: str) -> list[str]:
-        if module not in row["modules"]:
-            return ["", "", ""]
-        kappa, sd = row[f"kappa_{module}"], row[f"kappa_{module}_sd"]
-        rounds, gradient = row[f"rounds_{module}"], row[f"gradient_{module}"]
-        return [f"{rounds}", f"{kappa:.3f} ±{sd:.3f}", f"{gradient:.3f}"]
+    names = _row_names(rows)
+
+    def table(caption: str, columns: Sequence[str], entries: Any, last: str | None = None) -> Table:
+        """``columns`` of every module, and of a row as a whole ``last``."""
+
+        def line(row: Mapping[str, Any]) -> list[str]:
+            found = [
+                entry
+                for m in modules
+                for entry in (entries(row, m) if m in row["modules"] else [""] * len(columns))
+            ]
+            return found if last is None else [*found, f"{row['bound']['total']:.4f}"]
+
+        titles = [column.replace("*", m) for m in modules for column in columns]
+        return Table(
+            caption,
+            titles if last is None else [*titles, last],
+            {name: line(row) for name, row in zip(names, rows, strict=True)},
+        )
 
     tables = {
-        "kappa": Table(
-            "visit alignment: kappa (1 if unrelated, R if aligned), ± sd over batches",
-            [
-                *(
-                    column
-                    for m in modules
-                    for column in (f"R_{m}", f"kappa_{m}", f"|sum G|/sum|G| {m}")
-                ),
-                "eq. 20",
+        "kappa": table(
+            "visit alignment: kappa (at most R) ± sd over batches; mean cosine between visits' G "
+            "(1 aligned, 0 unrelated); |sum G| / sum |G|",
+            ["R_*", "kappa_*", "cosine *", "|sum G|/sum|G| *"],
+            lambda row, m: [
+                f"{row[f'rounds_{m}']}",
+                f"{row[f'kappa_{m}']:.3f} ±{row[f'kappa_{m}_sd']:.3f}",
+                f"{row[f'cosine_{m}']:.3f}",
+                f"{row[f'gradient_{m}']:.3f}",
             ],
-            {
-                name: [
-                    *(entry for m in modules for entry in entries(row, m)),
-                    f"{row['bound']['total']:.4f}",
-                ]
-                for name, row in zip(_row_names(rows), rows, strict=True)
-            },
-        )
+        ),
+        "bound": table(
+            "eq. 20: J R kappa (beta / alpha)^2 of each module, and their sum",
+            ["beta/alpha *", "eq. 20 *"],
+            lambda row, m: [f"{row[f'ratio_{m}']:.4f}", f"{row['bound'][m]:.4f}"],
+            "eq. 20 sum",
+        ),
     }
     if result["gamma"] is not None:
         tables["exponent"] = Table(
@@ -161,10 +181,10 @@ def alignment_tables(result: Mapping[str, Any]) -> dict[str, Table]:
     if len(rows) == 1:
         tables["sublayers"] = Table(
             "sublayers",
-            ["kappa", "|sum G|/sum|G|", "|sum U|/sum|U|"],
+            ["kappa", "cosine of G", "|sum G|/sum|G|", "|sum U|/sum|U|"],
             {
                 f"{module} {name}": [
-                    f"{values[key]:.3f}" for key in ("kappa", "gradient", "response")
+                    f"{values[key]:.3f}" for key in ("kappa", "cosine", "gradient", "response")
                 ]
                 for module in modules
                 for name, values in rows[0]["sublayers"][module].items()
@@ -191,7 +211,7 @@ def main(overrides: list[str]) -> dict[str, Any]:
     if options.out is not None and not Path(options.out).absolute().parent.is_dir():
         raise ValueError(f"out={options.out}: there is no folder {Path(options.out).parent}")
     configs = {Path(run): load_config(Path(run)) for run in options.run}
-    alike = options.checkpoint != "all" and _are_alike(list(configs.values()))
+    alike = _are_alike(list(configs.values()))
     rows = []
     for run in map(Path, options.run):
         config = configs[run].model_copy(update={"run_dir": str(run)})
@@ -205,13 +225,13 @@ def main(overrides: list[str]) -> dict[str, Any]:
         (row[f"rounds_{m}"], row[f"kappa_{m}"]) for row in rows for m in [row["revisited"]]
     ]
     rounds, kappas = zip(*revisited, strict=True)
-    if len(set(rounds)) > 1 and alike:
+    if len(set(rounds)) > 1 and alike and options.checkpoint != "all":
         result["gamma"], result["p_star"] = fit_exponent(rounds, kappas)
     if options.out is not None:
         Path(options.out).write_text(json.dumps(result) + "\n", encoding="utf-8")
     if output == "text":
         print(format_text(alignment_tables(result).values()))
-        if not alike:
+        if len(set(rounds)) > 1 and not alike:
             print(
                 "no gamma: the runs differ in more than L_cycles or rounds, seed and learning rate"
             )

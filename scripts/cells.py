@@ -141,7 +141,8 @@ def _key(config: RunConfig) -> str:
     """What decides the numbers of a cell."""
     values = flatten(without_later_keys(config))
     kept = {key: value for key, value in values.items() if key not in RESUMABLE_KEYS}
-    kept["evaluation.votes"] = config.evaluation.votes
+    for name in ("votes", "attempts", "validation_votes"):  # resumable, but they decide numbers
+        kept[f"evaluation.{name}"] = getattr(config.evaluation, name)
     return sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()
 
 

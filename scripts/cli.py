@@ -105,6 +105,15 @@ def compose_config(name: str, overrides: Sequence[str]) -> dict[str, Any]:
     return {str(key): value for key, value in values.items()}
 
 
+def chosen_files(overrides: Sequence[str], group: str) -> list[str]:
+    """The files of a group that the overrides name, as they name them."""
+    for override in _parse(overrides):
+        if override.key_or_group == group and not (override.is_add() or override.is_delete()):
+            value = override.value()
+            return [str(choice) for choice in (value if isinstance(value, list) else [value])]
+    return []
+
+
 def format_value(value: Any) -> str:
     """A plain value as the right side of an override; keys of mappings are names."""
     if isinstance(value, Mapping):

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from eval.compare import format_difference
-from eval.comparison import comparison_tables, write_html
+from eval.comparison import PAPER, comparison_tables, write_html
 from eval.paired import compare_ranks, mean_and_spread
 from eval.plots import plot_curves, plot_ladders
 from eval.score import Score
@@ -30,8 +30,15 @@ from hrm_deeploop.device import Ranks, choose_device
 from hrm_deeploop.metrics import read_metrics
 from scripts import cli
 from scripts.assemble import METRICS_FILE
-from scripts.cells import TRAINED, StoppedError
-from scripts.comparison import OWN_KEYS, CompareOptions, Comparison, parse_share, run_cells
+from scripts.cells import DIVERGED, NOT_LEARNING, TRAINED, StoppedError
+from scripts.comparison import (
+    OWN_KEYS,
+    CompareOptions,
+    Comparison,
+    check_arm_files,
+    parse_share,
+    run_cells,
+)
 from scripts.run_config import to_yaml, validate
 
 COMPARISON_FILE, MARKDOWN_FILE, HTML_FILE = "comparison.json", "comparison.md", "comparison.html"
@@ -67,8 +74,12 @@ def summarize(
             "seeds": [cell["seed"] for cell in cells],
             "run_dirs": [cell["run_dir"] for cell in cells],
             "num_trained": sum(cell["status"] == TRAINED for cell in cells),
-            "failures": [cell["failure"] for cell in cells if cell["failure"]],
-            "train_loss": _mean_and_sd([cell["train_loss"] for cell in cells]),
+            "num_diverged": sum(cell["status"] == DIVERGED for cell in cells),
+            "num_tested": len(tested),
+            "failures": [text for cell in cells for text in _failures(cell)],
+            "train_loss": _mean_and_sd(
+                [cell["train_loss"] for cell in cells if cell["status"] != DIVERGED]
+            ),
             "validation_loss": _mean_and_sd(
                 [cell["validation"]["eval/loss"] for cell in cells if cell["validation"]]
             ),
@@ -107,8 +118,19 @@ def summarize(
             for cell in grid
         ],
         "cells": list(final),
-        "is_arc1_evaluation": first.data.source == "arc1" and first.data.evaluate == "evaluation",
+        "is_arc1_evaluation": first.data.source == "arc1"
+        and first.data.evaluate == "evaluation"
+        and first.data.tasks is None,
     }
+
+
+def _failures(cell: Mapping[str, Any]) -> list[str]:
+    if cell["failure"]:
+        return [f"seed {cell['seed']}: {cell['failure']}"]
+    if cell["status"] == NOT_LEARNING:
+        first, last = cell["first_train_loss"], cell["train_loss"]
+        return [f"seed {cell['seed']}: not learning, loss {last:.3f} from {first:.3f}"]
+    return []
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
@@ -133,7 +155,11 @@ def _mean_alignment(run_dirs: Sequence[str]) -> dict[str, dict[str, float]]:
             if measured:
                 found.setdefault(str(row["step"]), []).append(measured)
     return {
-        step: {key: float(np.mean([row[key] for row in rows])) for key in rows[0]}
+        step: {
+            key: float(np.mean([row[key] for row in rows]))
+            for key in rows[0]
+            if all(key in row for row in rows)
+        }
         for step, rows in found.items()
     }
 
@@ -160,28 +186,29 @@ def _mean_ladder(ladders: Sequence[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def write_comparison(summary: dict[str, Any], run_dir: Path) -> str:
+def write_comparison(summary: dict[str, Any], report_dir: Path) -> str:
     """Write comparison.json, .md, .html and both pictures; returns the tables as text."""
-    run_dir.mkdir(parents=True, exist_ok=True)
+    report_dir.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(summary, indent=2) + "\n"
+    (report_dir / COMPARISON_FILE).write_text(text, encoding="utf-8")
     tables = comparison_tables(summary)
     difference = format_difference(summary["config_difference"])
-    text = json.dumps(summary, indent=2) + "\n"
-    (run_dir / COMPARISON_FILE).write_text(text, encoding="utf-8")
     pictures = {}
     ladders = {name: arm["ladder"] for name, arm in summary["arms"].items() if arm["ladder"]}
     if ladders:
         spreads = {name: summary["arms"][name]["spread"] for name in ladders}
-        plot_ladders(ladders, run_dir / LADDER_PLOT, spreads)
-        pictures["Voted accuracy"] = run_dir / LADDER_PLOT
+        paper = PAPER if summary["is_arc1_evaluation"] else {}
+        plot_ladders(ladders, report_dir / LADDER_PLOT, spreads, paper)
+        pictures["Voted accuracy"] = report_dir / LADDER_PLOT
     metrics = {
         name: [read_metrics(Path(place) / METRICS_FILE) for place in arm["run_dirs"]]
         for name, arm in summary["arms"].items()
     }
-    plot_curves(metrics, run_dir / CURVES_PLOT)
-    pictures["Training"] = run_dir / CURVES_PLOT
+    plot_curves(metrics, report_dir / CURVES_PLOT)
+    pictures["Training"] = report_dir / CURVES_PLOT
     markdown = f"{format_markdown(tables.values())}\n```\n{difference}\n```\n"
-    (run_dir / MARKDOWN_FILE).write_text(markdown, encoding="utf-8")
-    write_html(tables.values(), difference, pictures, run_dir.name, run_dir / HTML_FILE)
+    (report_dir / MARKDOWN_FILE).write_text(markdown, encoding="utf-8")
+    write_html(tables.values(), difference, pictures, report_dir.name, report_dir / HTML_FILE)
     warnings = [
         f"warning: {name}: {warning}"
         for name, ladder in ladders.items()
@@ -197,10 +224,11 @@ def main(overrides: list[str]) -> dict[str, Any]:
     own |= {key: own[key] or {} for key in ("arms", "grid")}
     if own["seeds"] is None:
         own["seeds"] = [values["seed"]]
+    check_arm_files(overrides)
     options: CompareOptions = validate(CompareOptions, own)
     if len(options.arms) < 2:
         raise ValueError(f"arms={list(options.arms)}: a comparison needs at least two")
-    share = parse_share(options.share)
+    share, report_dir = parse_share(options.share), Path(options.report_dir)
     comparison = Comparison(options, overrides)
     cells = comparison.grid_cells() or comparison.final_cells(comparison.choose())
     first = cells[0]
@@ -217,11 +245,11 @@ def main(overrides: list[str]) -> dict[str, Any]:
         return {"exit_status": 128 + stopped.number}
     summary = summarize(comparison, chosen, grid, final)
     if share[0] == 0:
-        text = write_comparison(summary, comparison.run_dir)
+        text = write_comparison(summary, report_dir)
         if output == "text":
             print(text)
             names = (COMPARISON_FILE, MARKDOWN_FILE, HTML_FILE, LADDER_PLOT, CURVES_PLOT)
-            print(f"written: {', '.join(names)} in {comparison.run_dir}/")
+            print(f"written: {', '.join(names)} in {report_dir}/")
     return {**summary, "output": output if share[0] == 0 else "text"}
 
 

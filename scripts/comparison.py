@@ -18,16 +18,10 @@ from scripts import cli
 from scripts.assemble import BEST_BY
 from scripts.cells import Cell, cell_name, read_cell, run_cell
 from scripts.describe import run_costs
-from scripts.run_config import RunConfig, validate
+from scripts.run_config import RunConfig, read_yaml, validate
 
-OWN_KEYS = (
-    "arms",
-    "baseline",
-    "seeds",
-    "grid",
-    "budget",
-    "share",
-)  # of the comparison, not of a run
+# Keys of the comparison, not of a run.
+OWN_KEYS = ("arms", "baseline", "seeds", "grid", "budget", "share", "report_dir")
 RESERVED = {"run_dir", "resume", "output", "seed", *OWN_KEYS}
 ARM_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 SECONDS_BETWEEN_LOOKS = 5.0
@@ -40,15 +34,33 @@ class CompareOptions(StrictConfig):
     """Keys of ``configs/compare.yaml`` beside those of a run."""
 
     arms: dict[str, Any]
-    baseline: str | dict[str, str] | None
+    baseline: Any  # str | dict[str, str] | None; find_baselines checks it
     seeds: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(strict=False, min_length=1)]
     grid: dict[str, Annotated[tuple[Scalar, ...], Field(strict=False, min_length=1)]]
     budget: Literal["steps", "examples", "flops"]
     share: str | None = Field(pattern=r"^\d+/[1-9]\d*$")
     run_dir: str = Field(min_length=1)
+    report_dir: str = Field(min_length=1)
 
 
-def check_arms(arms: Mapping[str, Any], grid: Mapping[str, Any]) -> None:
+def check_arm_files(overrides: Sequence[str]) -> None:
+    """Refuse files of ``configs/arms/`` that name the same arm: one would replace the other.
+
+    Raises:
+        ValueError: naming both files and the arm.
+    """
+    owner: dict[str, str] = {}
+    for file in cli.chosen_files(overrides, "arms"):
+        for name in read_yaml(cli.CONFIG_DIR / "arms" / f"{file}.yaml"):
+            if name in owner:
+                raise ValueError(
+                    f"arms={file}: configs/arms/{owner[name]}.yaml and {file}.yaml both name an "
+                    f"arm {name}"
+                )
+            owner[name] = file
+
+
+def check_arms(arms: Mapping[str, Any], grid: Mapping[str, Any], budget: str) -> None:
     """Refuse arms and grids that are no comparison.
 
     Raises:
@@ -76,14 +88,19 @@ def check_arms(arms: Mapping[str, Any], grid: Mapping[str, Any]) -> None:
         both = sorted(own.keys() & grid.keys())
         if both:
             raise ValueError(f"arms.{name} and grid both set {both[0]}")
+        if budget != "steps" and "total_steps" in own:
+            raise ValueError(f"arms.{name}: budget={budget} sets its total_steps")
 
 
-def find_baselines(arms: Sequence[str], baseline: str | Mapping[str, str] | None) -> dict[str, str]:
+def find_baselines(arms: Sequence[str], baseline: Any) -> dict[str, str]:
     """The arm that each arm is compared with; an arm that is compared with none is left out.
 
     Raises:
-        ValueError: if ``baseline`` names no arm, or an arm as its own.
+        ValueError: if ``baseline`` is neither an arm's name nor arms by the arms to be compared
+            with them, or names an arm as its own.
     """
+    if not isinstance(baseline, str | Mapping | None):
+        raise ValueError(f"baseline={baseline}: expected an arm, or one for each as {{arm: arm}}")
     if not isinstance(baseline, Mapping):
         single = arms[0] if baseline is None else baseline
         pairs = {arm: single for arm in arms if arm != single}
@@ -129,22 +146,24 @@ class Comparison:
         self._own_keys = own_keys
         self.run_dir = Path(options.run_dir)
         self._overrides = overrides
-        check_arms(options.arms, options.grid)
+        check_arms(options.arms, options.grid, options.budget)
         self.baselines = find_baselines(self.arms, options.baseline)
         check_distinct("seeds", options.seeds)
         keys, values = list(options.grid), itertools.product(*options.grid.values())
+        self._steps: dict[tuple[str, int], int] = {}
         self.points = [dict(zip(keys, point, strict=True)) for point in values]
-        self._steps: dict[str, int | None] = dict.fromkeys(options.arms)
-        self._steps |= self._budgeted_steps()
+        self._steps = self._budgeted_steps()
         configs = {
             arm: self.cell(arm, self.points[0], options.seeds[0]).config for arm in self.arms
         }
         self.check(configs)
-        if options.grid and not next(iter(configs.values())).data.validation:
-            raise ValueError(
-                "grid: choosing a point needs data.validation above 0 (data.validation=0.5): it is "
-                "chosen on held-out demonstrations, never on test pairs"
-            )
+        for arm, config in configs.items():
+            if options.grid and not config.data.validation:
+                raise ValueError(
+                    f"grid: choosing {arm}'s point needs data.validation above 0 "
+                    "(data.validation=0.5): it is chosen on held-out demonstrations, never on test "
+                    "pairs"
+                )
 
     @property
     def arms(self) -> list[str]:
@@ -153,19 +172,15 @@ class Comparison:
     def check(self, configs: Mapping[str, RunConfig]) -> dict[str, dict[str, Any]]:
         """The difference of the arms' configurations, all of which must be declared."""
         difference = config_difference({name: c.model_dump() for name, c in configs.items()})
-        exceptions = [*self.options.grid, *(["total_steps"] if self._steps_differ else [])]
+        exceptions = [*self.options.grid, *(["total_steps"] if self._steps else [])]
         check_declared(difference, declared={**self.options.arms, "grid, budget": exceptions})
         return difference
 
-    @property
-    def _steps_differ(self) -> bool:
-        return len(set(self._steps.values())) > 1
-
     def cell(self, arm: str, point: Mapping[str, Any], seed: int) -> Cell:
         """The cell of an arm, a point of the grid and a seed."""
-        steps = self._steps[arm]
         own = {**self.options.arms[arm], **point, "seed": seed}
-        own |= {} if steps is None else {"total_steps": steps}
+        if self._steps:
+            own["total_steps"] = self._steps[arm, self.points.index(dict(point))]
         changes = [f"{key}={cli.format_value(value)}" for key, value in own.items()]
         values = cli.compose_config(self._config_name, [*self._overrides, *changes])
         for key in ("output", *self._own_keys):
@@ -173,18 +188,22 @@ class Comparison:
         place = {"run_dir": str(self.run_dir / arm / cell_name(point, seed)), "resume": "auto"}
         return Cell(arm=arm, point=point, config=validate(RunConfig, {**values, **place}))
 
-    def _budgeted_steps(self) -> dict[str, int | None]:
-        """Steps of each arm that make the budget equal to the first arm's."""
+    def _budgeted_steps(self) -> dict[tuple[str, int], int]:
+        """Steps of each arm at each point that make its budget that of the first.
+
+        None are set if the budget is steps.
+        """
         if self.options.budget == "steps":
             return {}
         costs = {
-            arm: run_costs(self.cell(arm, self.points[0], self.options.seeds[0]).config)
+            (arm, number): run_costs(self.cell(arm, point, self.options.seeds[0]).config)
             for arm in self.arms
+            for number, point in enumerate(self.points)
         }
         wanted = next(iter(costs.values()))[self.options.budget]
         return {
-            arm: max(1, round(cost["steps"] * wanted / cost[self.options.budget]))
-            for arm, cost in costs.items()
+            place: max(1, round(cost["steps"] * wanted / cost[self.options.budget]))
+            for place, cost in costs.items()
         }
 
     def grid_cells(self) -> list[Cell]:

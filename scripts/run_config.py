@@ -1,5 +1,6 @@
 """The whole configuration of a run, and its file."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
@@ -187,10 +188,18 @@ def validate(kind: type[BaseModel], values: dict[str, Any]) -> Any:
     try:
         return kind(**values)
     except ValidationError as error:
-        problems = error.errors()
+        problems = [p for p in error.errors() if not _only_follows(p, error.errors())]
         raise ValueError(
             _describe(problems[0]) + (f" (and {len(problems) - 1} more)" if problems[1:] else "")
         ) from error
+
+
+def _only_follows(problem: Any, problems: Sequence[Any]) -> bool:
+    """Whether a list is too short because of a wrong element, which has a problem of its own."""
+    place = problem["loc"]
+    return problem["type"] == "too_short" and any(
+        len(other["loc"]) > len(place) and other["loc"][: len(place)] == place for other in problems
+    )
 
 
 def _describe(problem: Any) -> str:
@@ -210,7 +219,10 @@ def _describe(problem: Any) -> str:
     if problem["type"] == "missing":
         return f"{key}: a value is required"
     if problem["type"] == "tuple_type":
-        return f"{key}={problem['input']}: expected a list, as in {key}=[{problem['input']}]"
+        given = problem["input"]
+        return f"{key}={given}: expected a list" + ("" if given is None else f", {key}=[{given}]")
+    if problem["type"] == "too_short":
+        return f"{key}={list(problem['input'])}: expected at least {problem['ctx']['min_length']}"
     return f"{key}={problem['input']}: {message[0].lower()}{message[1:]}"
 
 

@@ -5,23 +5,30 @@ python scripts/sweep.py experiment=mini which=L depths=[2,4,8] optim.lr=4e-3
 python scripts/sweep.py experiment=mini exponents=[0.25,0.5] depths=[1,2,4,8] seeds=[0,1,2]
 python scripts/sweep.py experiment=mini model=looped depths=[3]
 
-Per point: the share of seeds that train, and the loss of those that do. Finished cells are read.
+Per point: the share of seeds that train, and the loss of those that do; per depth the boundary,
+the least exponent from which on all seeds train. With alignment.every also kappa at the end of
+training, its exponent gamma over depths at each p, and p* = (1 + gamma) / 4, where the theory has
+the boundary. Finished cells are read.
 """
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
+import torch
 from pydantic import Field
 
 from eval.plots import plot_sweep
 from eval.tables import Table, format_markdown, format_text
+from hrm_deeploop.alignment import LOG_PREFIX, fit_exponent
 from hrm_deeploop.config import StrictConfig
 from hrm_deeploop.device import Ranks, choose_device
+from hrm_deeploop.metrics import read_metrics
 from scripts import cli
+from scripts.assemble import METRICS_FILE, build_network
 from scripts.cells import TRAINED, StoppedError
 from scripts.comparison import (
     CompareOptions,
@@ -52,6 +59,7 @@ class SweepOptions(StrictConfig):
 
 
 DEPTH_KEYS = {"hrm": "L_cycles", "looped": "rounds"}  # what a depth is, by model.name
+REVISITED = {"L_cycles": "L", "rounds": "loop"}  # the module whose visits the depth counts
 
 
 def sweep_arms(options: SweepOptions, depth_key: str) -> dict[str, dict[str, Any]]:
@@ -79,14 +87,17 @@ def _arm_name(p: float, depth: int) -> str:
     return f"p{p!r}-depth{depth}"
 
 
-def summarize(options: SweepOptions, cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """A row per depth and exponent."""
+def summarize(
+    options: SweepOptions, cells: list[dict[str, Any]], rounds: Mapping[int, int], module: str
+) -> list[dict[str, Any]]:
+    """A row per depth and exponent; ``rounds`` R_g of the module that is revisited, by depth."""
     rows = []
     for depth in options.depths:
         for p in options.exponents:
             found = [cell for cell in cells if cell["arm"] == _arm_name(p, depth)]
             trained = [cell for cell in found if cell["status"] == TRAINED]
             validated = [c["validation"]["eval/loss"] for c in trained if c["validation"]]
+            kappas = [_last_kappa(Path(cell["run_dir"]), module) for cell in trained]
             rows.append(
                 {
                     "p": p,
@@ -95,10 +106,50 @@ def summarize(options: SweepOptions, cells: list[dict[str, Any]]) -> list[dict[s
                     "share_trained": len(trained) / len(found),
                     "train_loss": [cell["train_loss"] for cell in trained],
                     "validation_loss": validated,
+                    "kappa": [kappa for kappa in kappas if kappa is not None],
+                    "rounds": rounds[depth],
                     "status": [cell["status"] for cell in found],
                 }
             )
     return rows
+
+
+def _last_kappa(run_dir: Path, module: str) -> float | None:
+    """What ``alignment.every`` measured last."""
+    key = f"{LOG_PREFIX}kappa_{module}"
+    found = [row[key] for row in read_metrics(run_dir / METRICS_FILE) if key in row]
+    return found[-1] if found else None
+
+
+def find_boundaries(rows: Sequence[Mapping[str, Any]]) -> dict[int, float | None]:
+    """By depth: the least exponent at which every seed trains, as at each larger one that does not
+    fail for all; None if there is none.
+
+    A large exponent can be too slow to learn in the steps given, which is no instability; so the
+    boundary is looked for below the largest exponent that trains.
+    """
+    found: dict[int, float | None] = {}
+    for depth in dict.fromkeys(row["depth"] for row in rows):
+        own = sorted((r for r in rows if r["depth"] == depth), key=lambda row: row["p"])
+        while own and own[-1]["share_trained"] == 0:
+            own.pop()
+        boundary = None
+        for row in reversed(own):
+            if row["share_trained"] < 1:
+                break
+            boundary = row["p"]
+        found[depth] = boundary
+    return found
+
+
+def fit_thresholds(rows: Sequence[Mapping[str, Any]]) -> dict[float, tuple[float, float]]:
+    """(gamma, p*) by exponent, of kappa over rounds; for exponents that have two depths of it."""
+    found = {}
+    for p in dict.fromkeys(row["p"] for row in rows):
+        points = [(r["rounds"], kappa) for r in rows if r["p"] == p for kappa in r["kappa"]]
+        if len({rounds for rounds, _ in points}) > 1:
+            found[p] = fit_exponent(*zip(*points, strict=True))
+    return found
 
 
 def sweep_tables(sweep: Mapping[str, Any]) -> dict[str, Table]:
@@ -126,7 +177,8 @@ def sweep_tables(sweep: Mapping[str, Any]) -> dict[str, Table]:
     module = {"both": "H and L", "H": "H alone", "L": "L alone"}[sweep["which"]]
     if sweep["depth_key"] == "rounds":
         module = "the loop"
-    return {
+    boundaries, thresholds = find_boundaries(rows), fit_thresholds(rows)
+    tables = {
         "share trained": table(
             f"share of {num_seeds} seeds that train; p of {module}",
             lambda row: f"{row['share_trained']:.2f}",
@@ -137,7 +189,31 @@ def sweep_tables(sweep: Mapping[str, Any]) -> dict[str, Table]:
         "validation loss": table(
             "loss on held-out demonstrations, of the seeds that train", loss("validation_loss")
         ),
+        "boundary": Table(
+            "boundary: the least p from which on every seed trains",
+            ["p"],
+            {
+                f"{sweep['depth_key']} {depth}": ["none" if p is None else f"{p!r}"]
+                for depth, p in boundaries.items()
+            },
+        ),
     }
+    if any(row["kappa"] for row in rows):
+        tables["kappa"] = table(
+            f"kappa_{REVISITED[sweep['depth_key']]} at the end of training (at most R), of the "
+            "seeds that train",
+            loss("kappa"),
+        )
+    if thresholds:
+        tables["threshold"] = Table(
+            "kappa ~ R^gamma over depths at each p, and the threshold p* = (1 + gamma) / 4",
+            [f"p={p!r}" for p in thresholds],
+            {
+                "gamma": [f"{gamma:.2f}" for gamma, _ in thresholds.values()],
+                "p*": [f"{p_star:.2f}" for _, p_star in thresholds.values()],
+            },
+        )
+    return tables
 
 
 def main(overrides: list[str]) -> dict[str, Any]:
@@ -148,7 +224,8 @@ def main(overrides: list[str]) -> dict[str, Any]:
     model = values["model"]
     depth_key = DEPTH_KEYS.get(str(model.get("name")), "L_cycles")
     own["depths"] = own["depths"] or [model[depth_key]]
-    own["exponents"] = [float(p) for p in own["exponents"] or ()]
+    if isinstance(own["exponents"], list):  # 0 is an integer to Hydra
+        own["exponents"] = [float(p) if isinstance(p, int) else p for p in own["exponents"]]
     options: SweepOptions = validate(SweepOptions, own)
     if model.get("name") == "looped" and options.which != "both":
         raise ValueError(f"which={options.which}: a looped model has one loop; allowed is both")
@@ -162,6 +239,7 @@ def main(overrides: list[str]) -> dict[str, Any]:
         budget="steps",
         share=options.share,
         run_dir=options.run_dir,
+        report_dir=options.run_dir,
     )
     comparison = Comparison(compared, overrides, config_name="sweep", own_keys=OWN_KEYS)
     cells = comparison.final_cells(comparison.choose())
@@ -175,13 +253,18 @@ def main(overrides: list[str]) -> dict[str, Any]:
     except StoppedError as stopped:
         print("stopped; the same command goes on", file=sys.stderr)
         return {"exit_status": 128 + stopped.number}
-    rows = summarize(options, found)
+    rounds = {
+        depth: build_network(cell.config, torch.device("meta")).visits[REVISITED[depth_key]].rounds
+        for depth in options.depths
+        for cell in [next(c for c in cells if c.arm == _arm_name(options.exponents[0], depth))]
+    }
+    rows = summarize(options, found, rounds, REVISITED[depth_key])
     if share[0] == 0:
         sweep = {"which": options.which, "depth_key": depth_key, "rows": rows}
         tables = sweep_tables(sweep).values()
         (run_dir / SWEEP_FILE).write_text(json.dumps(sweep, indent=2) + "\n", encoding="utf-8")
         (run_dir / MARKDOWN_FILE).write_text(format_markdown(tables), encoding="utf-8")
-        plot_sweep(rows, depth_key, run_dir / PLOT_FILE)
+        plot_sweep(rows, find_boundaries(rows), depth_key, run_dir / PLOT_FILE)
         if output == "text":
             print(format_text(tables))
             print(f"written: {SWEEP_FILE}, {MARKDOWN_FILE} and {PLOT_FILE} in {run_dir}/")

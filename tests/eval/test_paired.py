@@ -21,6 +21,19 @@ def test_the_difference_is_counted_by_task():
     assert same == (0.0, 0.0, 0.0, 0, 0)
 
 
+def test_equal_means_of_thirds_are_a_tie():
+    """1 + 1 + 1/3 and 1 + 1/3 + 1 differ in the last digit."""
+    arm, baseline = (
+        [{"a": ranks} for ranks in seeds]
+        for seeds in (
+            [(1, 1, 1), (1, 1, 1), (1, 2, 2)],
+            [(1, 1, 1), (1, 2, 2), (1, 1, 1)],
+        )
+    )
+    found = compare_ranks(arm, baseline, [1])["arc_prize"]["1"]
+    assert (found.won, found.lost) == (0, 0)
+
+
 def test_an_interval_covers_the_true_difference_as_often_as_it_says():
     rng = np.random.default_rng(0)
     covered = 0

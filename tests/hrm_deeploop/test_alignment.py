@@ -1,5 +1,8 @@
 """Alignment: visits' gradients add up to the ordinary one, and kappa keeps its bounds."""
 
+import copy
+import itertools
+
 import pytest
 import torch
 
@@ -21,7 +24,9 @@ def setting(make_network, make_batch):
     def make(**options):
         network = make_network(attention="matmul", **options)
         network.q_head.weight.data.normal_(generator=torch.Generator().manual_seed(1))
-        batch = Batch(*make_batch())
+        inputs, labels, puzzle_ids = make_batch()
+        labels[:, ::4] = 0  # PAD, which is not in F
+        batch = Batch(inputs, labels, puzzle_ids)
         vectors = torch.randn(4, 16, generator=torch.Generator().manual_seed(2))
         with torch.no_grad():  # a state on the way, not the first
             state = network(network.initial_state(4), batch.inputs, vectors).state
@@ -78,6 +83,96 @@ def test_responses_are_what_a_small_step_does_to_the_logits(setting):
             for key, part in direction.items():
                 network.L.get_parameter(key).data -= step * part
     torch.testing.assert_close(summed, (logits[0] - logits[1]) / 2e-5, rtol=1e-5, atol=1e-6)
+
+
+def written_out_alignment(network, batch, vectors, state, module):
+    """kappa by its definition: a copy of the module per visit, U by central differences.
+
+    Returns kappa, and (kappa, cosine, |sum G| / sum |G|, |sum U| / sum |U|) of every sublayer.
+    """
+    copies = {
+        name: [copy.deepcopy(stack) for _ in range(network.visits[name].rounds)]
+        for name, stack in network.stacks.items()
+    }
+
+    def forward():
+        embedded = network.embed(batch.inputs, vectors)
+        visits = dict.fromkeys(copies, 0)
+
+        def visit(name, x):
+            if not torch.is_grad_enabled():
+                return network.stacks[name](x, embedded.rotation)
+            visits[name] += 1
+            return copies[name][visits[name] - 1](x, embedded.rotation)
+
+        latent = network.recur(state, embedded, visit)[1]
+        return network.token_logits(latent), network.q_values(latent)[:, 0]
+
+    logits, q_halt = forward()
+    exact = correctness(logits.detach(), batch.labels).exact
+    (segment_loss(logits, batch.labels, exact, q_halt).total / 4).backward()
+    labelled = batch.labels != 0
+
+    def branch(stack, block, sublayer):
+        """The matrices of a sublayer that take beta, as views."""
+        part = getattr(stack.blocks[block], sublayer)
+        if sublayer == "mlp":
+            return [part.gate_up_proj.weight, part.down_proj.weight]
+        value = 2 * part.qkv_proj.weight.shape[0] // 3
+        return [part.qkv_proj.weight[value:], part.o_proj.weight]
+
+    def branch_gradient(stack, block, sublayer):
+        part = getattr(stack.blocks[block], sublayer)
+        if sublayer == "mlp":
+            grads = [part.gate_up_proj.weight.grad, part.down_proj.weight.grad]
+        else:
+            value = 2 * part.qkv_proj.weight.shape[0] // 3
+            grads = [part.qkv_proj.weight.grad[value:], part.o_proj.weight.grad]
+        return torch.cat([grad.reshape(-1) for grad in grads])
+
+    rows, largest_U, largest_G = [], 0.0, 0.0
+    for block, sublayer in itertools.product(
+        range(len(network.stacks[module].blocks)), ("attention", "mlp")
+    ):
+        G = [branch_gradient(c, block, sublayer) for c in copies[module]]
+        direction = sum(G) / sum(G).norm()
+        U = []
+        for visited in copies[module]:
+            moved = []
+            for step in (1e-5, -2e-5, 1e-5):  # there, to the other side, and back
+                start = 0
+                for matrix in branch(visited, block, sublayer):
+                    piece = direction[start : start + matrix.numel()]
+                    matrix.data += step * piece.view_as(matrix)
+                    start += matrix.numel()
+                moved.append(forward()[0].detach()[labelled].reshape(-1))
+            U.append((moved[0] - moved[1]) / 2e-5)
+        largest_U = max(largest_U, *(float(u.norm()) for u in U))
+        largest_G = max(largest_G, *(float(g.norm()) for g in G))
+        cosines = [float(a @ b / (a.norm() * b.norm())) for a, b in itertools.combinations(G, 2)]
+        product = float(sum(U).norm() * sum(G).norm())
+        ratios = [float(sum(V).norm() / sum(v.norm() for v in V)) for V in (G, U)]
+        rows.append((product, sum(cosines) / len(cosines) if cosines else 1.0, *ratios))
+    scale = len(copies[module]) * largest_U * largest_G
+    rows = [(product / scale, *others) for product, *others in rows]
+    return max(row[0] for row in rows), rows
+
+
+@pytest.mark.parametrize(
+    ("gradient", "module"), [("last_cycle", "L"), ("full", "H"), ("last_cycle", "H")]
+)
+def test_kappa_by_its_definition(setting, gradient, module):
+    network, batch, vectors, state = setting(
+        gradient=gradient, L_cycles=3, H_layers=2, dtype=torch.float64
+    )
+    network, vectors = network.double(), vectors.double()
+    state = {name: z.double() for name, z in state.items()}
+    found = measure_alignment(network, batch, vectors, state)[module]
+    kappa, rows = written_out_alignment(network, batch, vectors, state, module)
+    assert found.kappa == pytest.approx(kappa, rel=1e-6)
+    assert len(found.sublayers) == len(rows)
+    for sublayer, row in zip(found.sublayers, rows, strict=True):
+        assert tuple(sublayer[1:]) == pytest.approx(row, rel=1e-6)
 
 
 @pytest.mark.parametrize("gradient", ["last_cycle", "full"])

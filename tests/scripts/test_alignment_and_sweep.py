@@ -1,14 +1,24 @@
 """scripts/alignment.py and scripts/sweep.py, as a user runs them."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from eval.plots import plot_sweep
 from hrm_deeploop.metrics import read_metrics
 from scripts.alignment import _row_names
+from scripts.sweep import (
+    SweepOptions,
+    find_boundaries,
+    fit_thresholds,
+    summarize,
+    sweep_tables,
+)
+from scripts.sweep import main as sweep_main
 
 ROOT = Path(__file__).parents[2]
 
@@ -41,6 +51,7 @@ def test_training_logs_kappa_on_the_way(runs):
             assert 0 < row["alignment/kappa_L"] <= depth
             assert 0 < row["alignment/kappa_H"] <= 1 + 1e-6
             assert 0 < row["alignment/gradient_L"] <= 1 + 1e-6
+            assert -1 / (depth - 1) <= row["alignment/cosine_L"] <= 1 + 1e-6
 
 
 def test_alignment_of_several_depths_gives_gamma_and_the_threshold(runs, tmp_path):
@@ -69,6 +80,7 @@ def test_every_run_has_a_row_of_its_own():
 def test_alignment_of_every_checkpoint_is_a_line_each(runs):
     result = run("alignment", f"run={runs[0]}", "checkpoint=all", "batches=1", "rows=4")
     assert result.returncode == 0, result.stderr
+    assert "no gamma" not in result.stdout
     assert "step_00000010" in result.stdout
     assert "step_00000020" in result.stdout
     one = run("alignment", f"run={runs[0]}", "batches=1", "rows=4", "segment=3")
@@ -76,6 +88,85 @@ def test_alignment_of_every_checkpoint_is_a_line_each(runs):
     refused = run("alignment", f"run={runs[0]}", "segment=4")
     assert refused.returncode == 2
     assert "segment=4: allowed are 1 to 3" in refused.stderr.splitlines()[-1]
+
+
+def row(depth, p, statuses, losses=(), kappas=()):
+    return {
+        "depth": depth,
+        "p": p,
+        "rounds": depth,
+        "share_trained": statuses.count("trained") / len(statuses),
+        "train_loss": list(losses),
+        "kappa": list(kappas),
+    }
+
+
+def test_a_sweeps_rows_count_the_seeds_that_train(tmp_path):
+    options = SweepOptions(
+        exponents=(0.0, 0.5),
+        which="both",
+        other=0.5,
+        depths=(2,),
+        seeds=(0, 1, 2),
+        share=None,
+        run_dir=str(tmp_path),
+    )
+    cells = []
+    for arm, losses in {"p0.0-depth2": (0.4, 2.1, None), "p0.5-depth2": (0.5, 0.6, 0.7)}.items():
+        for seed, loss in enumerate(losses):
+            run_dir = tmp_path / arm / str(seed)
+            run_dir.mkdir(parents=True)
+            measured = [{"step": s, "alignment/kappa_L": s / 10 + seed} for s in (1, 2)]
+            (run_dir / "metrics.jsonl").write_text("\n".join(map(json.dumps, measured)) + "\n")
+            status = "diverged" if loss is None else "trained" if loss < 1 else "not learning"
+            validation = None if loss is None else {"eval/loss": 2 * loss}
+            cells.append(
+                dict(
+                    arm=arm,
+                    status=status,
+                    train_loss=loss,
+                    validation=validation,
+                    run_dir=str(run_dir),
+                )
+            )
+    first, second = summarize(options, cells, {2: 4}, "L")
+    assert first["share_trained"] == pytest.approx(1 / 3)
+    assert (first["train_loss"], first["validation_loss"], first["kappa"]) == ([0.4], [0.8], [0.2])
+    assert first["status"] == ["trained", "not learning", "diverged"]
+    assert second["share_trained"] == 1
+    assert second["train_loss"] == [0.5, 0.6, 0.7]
+    assert second["kappa"] == pytest.approx([0.2, 1.2, 2.2])
+    assert {line["rounds"] for line in (first, second)} == {4}
+
+
+def test_the_boundary_is_where_every_seed_trains_from_there_on(tmp_path):
+    all_train, some, none = ["trained"] * 2, ["trained", "diverged"], ["diverged"] * 2
+    rows = [
+        *(row(2, p, s) for p, s in ((0, some), (0.25, all_train), (0.5, all_train))),
+        *(row(4, p, s) for p, s in ((0, all_train), (0.25, some), (0.5, all_train))),
+        *(row(8, p, s) for p, s in ((0, none), (0.25, all_train), (0.5, none))),
+        *(row(9, p, none) for p in (0, 0.25, 0.5)),
+    ]
+    assert find_boundaries(rows) == {2: 0.25, 4: 0.5, 8: 0.25, 9: None}
+    plot_sweep(rows, find_boundaries(rows), "L_cycles", tmp_path / "sweep.png")
+    assert (tmp_path / "sweep.png").stat().st_size > 0
+
+
+def test_the_threshold_follows_from_kappa_over_depths():
+    rows = [row(d, 0.5, ["trained"], [1.0], [2 * d**0.5, 2 * d**0.5]) for d in (2, 8)]
+    rows += [row(2, 0.25, ["trained"], [1.0], [1.0])]
+    found = fit_thresholds(rows)
+    assert set(found) == {0.5}
+    assert found[0.5] == pytest.approx((0.5, 1.5 / 4))
+    tables = sweep_tables(
+        {
+            "which": "both",
+            "depth_key": "L_cycles",
+            "rows": [{**line, "num_seeds": 1, "validation_loss": []} for line in rows],
+        }
+    )
+    assert tables["threshold"].rows == {"gamma": ["0.50"], "p*": ["0.38"]}
+    assert tables["boundary"].rows == {"L_cycles 2": ["0.25"], "L_cycles 8": ["0.5"]}
 
 
 def test_a_sweep_tells_what_share_trains_and_what_loss_it_has(tmp_path):
@@ -97,5 +188,20 @@ def test_a_sweep_tells_what_share_trains_and_what_loss_it_has(tmp_path):
     assert json.loads(again.stdout)["rows"] == rows
     twice = run("sweep", "experiment=smoke", "depths=[2,2]")
     assert "depths=[2, 2]: 2 is given twice" in twice.stderr.splitlines()[-1]
-    refused = run("sweep", "experiment=smoke", "which=X")
-    assert "which=X: input should be 'both', 'H' or 'L'" in refused.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("which=X", "which=X: input should be 'both', 'H' or 'L'"),
+        ("exponents=0.5", "exponents=0.5: expected a list, exponents=[0.5]"),
+        ("exponents=null", "exponents=None: expected a list"),
+        ("exponents=[a]", "exponents.0=a: input should be a valid number"),
+        ("exponents=[9]", "exponents.0=9.0: input should be less than or equal to 4"),
+        ("depths=[0]", "depths.0=0: input should be greater than or equal to 1"),
+    ],
+)
+def test_a_sweeps_mistake_is_one_line(override, message):
+    with pytest.raises(ValueError, match=re.escape(message)) as error:
+        sweep_main(["experiment=smoke", override])
+    assert "more)" not in str(error.value)

@@ -10,6 +10,7 @@ import pytest
 from eval.comparison import comparison_tables
 from scripts.cells import _key, cell_name
 from scripts.comparison import CompareOptions, Comparison, find_baselines, parse_share
+from scripts.describe import run_costs
 
 ROOT = Path(__file__).parents[2]
 
@@ -53,7 +54,9 @@ def test_a_comparison_states_its_arms_its_choice_and_its_difference(compared):
     assert comparison["arms"]["vanilla"]["difference"] is None
     differences = comparison["arms"]["deeploop"]["difference"]["all_tests"]["2"]
     assert set(differences) == {"mean", "low", "high", "won", "lost"}
-    assert set(comparison["config_difference"]) <= {"scaling.rule", "optim.lr"}
+    chosen = {arm["chosen"]["optim.lr"] for arm in comparison["arms"].values()}
+    differ = {"scaling.rule", "optim.lr"} if len(chosen) == 2 else {"scaling.rule"}
+    assert set(comparison["config_difference"]) == differ
     written = {path.name for path in run_dir.iterdir() if path.is_file()}
     assert written == {
         *("comparison.json", "comparison.md", "comparison.html", "ladder.png", "curves.png")
@@ -111,13 +114,13 @@ def test_what_diverges_is_told_and_never_chosen(tmp_path):
     result = run(f"run_dir={tmp_path / 'boom'}", boom)
     assert result.returncode == 0, result.stderr
     assert "0 of 1, 1 diverged" in result.stdout
-    assert "failures: what stopped a run" in (tmp_path / "boom" / "comparison.md").read_text()
+    assert "failures: runs that diverged" in (tmp_path / "boom" / "comparison.md").read_text()
 
 
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["grid={optim.lr:[1e-3]}"], "choosing a point needs data.validation above 0"),
+        (["grid={optim.lr:[1e-3]}"], "choosing vanilla's point needs data.validation above 0"),
         (["share=2/2"], "share=2/2: allowed are 0/2 to 1/2"),
         (["share=x"], "share=x: string should match pattern"),
         (["seeds=[]"], "seeds=[]"),
@@ -132,6 +135,22 @@ def test_what_diverges_is_told_and_never_chosen(tmp_path):
         ),
         (["baseline=deepnorm"], "deepnorm is not among the arms vanilla, deeploop"),
         (["baseline={deeploop:deeploop}"], "deeploop is compared with itself"),
+        (["baseline=[vanilla]"], "baseline=['vanilla']: expected an arm, or one for each"),
+        (
+            ["arms=[vanilla,deeploop,deeploop_mini]"],
+            "configs/arms/deeploop.yaml and deeploop_mini.yaml both name an arm deeploop",
+        ),
+        (["arms=[vanilla,vanilla]"], "both name an arm vanilla"),
+        (["seeds=[-1]"], "compare: seeds.0=-1: input should be greater than or equal to 0"),
+        (["seeds=[]"], "seeds=[]: expected at least 1"),
+        (
+            ["budget=flops", "+arms.a={total_steps:3}"],
+            "arms.a: budget=flops sets its total_steps",
+        ),
+        (
+            ["grid={optim.lr:[1e-3]}", "data.validation=0.5", "+arms.a={data.validation:0}"],
+            "grid: choosing a's point needs data.validation above 0",
+        ),
     ],
 )
 def test_a_mistake_is_one_line(overrides, message, tmp_path):
@@ -170,6 +189,77 @@ def test_a_row_of_differences_names_both_arms_where_baselines_differ(compared):
     assert list(tables["all_tests difference"].rows) == ["vanilla - deeploop", "deeploop - vanilla"]
 
 
+def test_other_attempts_count_a_finished_cell_anew_and_train_nothing(compared, tmp_path):
+    run_dir, options, printed = compared
+    result = run(*options, "evaluation.attempts=[1,3]", f"report_dir={tmp_path / 'report'}")
+    assert result.returncode == 0, result.stderr
+    again = json.loads(result.stdout)
+    for name, arm in again["arms"].items():
+        assert list(arm["ladder"]["all_tests"]) == ["1", "3"]
+        assert arm["seconds"] == printed["arms"][name]["seconds"]
+        before = printed["arms"][name]["ladder"]["arc_prize"]
+        assert arm["ladder"]["arc_prize"]["1"] == before["1"]
+    assert (tmp_path / "report" / "comparison.json").is_file()
+    assert (
+        json.loads((run_dir / "comparison.json").read_text())["arms"].keys() == again["arms"].keys()
+    )
+
+
+@pytest.mark.parametrize(
+    ("budget", "steps"), [("examples", [60, 120, 60, 120]), ("flops", [60, 120, 30, 60])]
+)
+def test_a_budget_is_equal_at_every_point_of_the_grid(budget, steps, tmp_path):
+    """Half the batch takes twice the steps; three updates of L cost twice what one does."""
+    options = CompareOptions(
+        arms={"a": {"scaling": "vanilla"}, "b": {"optim.global_batch_size": 4}},
+        baseline=None,
+        seeds=(0,),
+        grid={"model.L_cycles": (1, 3)},
+        budget=budget,
+        share=None,
+        run_dir=str(tmp_path),
+        report_dir=str(tmp_path),
+    )
+    overrides = ["experiment=smoke", "data.validation=0.5", "total_steps=60"]
+    comparison = Comparison(options, overrides)
+    costs = [run_costs(cell.config) for cell in comparison.grid_cells()]
+    assert [cost["steps"] for cost in costs] == steps
+    for cost in costs:
+        assert cost[budget] == pytest.approx(costs[0][budget], rel=0.02)
+
+
+def test_what_is_not_of_every_seed_says_so(compared):
+    _, _, comparison = compared
+    arms = comparison["arms"]
+    broken = {
+        **arms["deeploop"],
+        **{"num_tested": 1, "num_diverged": 1, "failures": ["seed 1: the loss is nan"]},
+    }
+    tables = comparison_tables({**comparison, "arms": {**arms, "deeploop": broken}})
+    for name in ("all_tests", "arc_prize difference", "all_tests over votes"):
+        assert "deeploop (1 of 2)" in tables[name].rows
+    assert "1 diverged" in tables["training"].rows["deeploop"][1]
+    assert tables["failures"].rows["deeploop"] == ["1", "seed 1: the loss is nan"]
+    assert tables["failures"].rows["vanilla"][1].startswith("seed 0: not learning, loss 2.")
+
+
+def test_kappa_has_a_table_for_every_module_that_was_measured(compared):
+    _, _, comparison = compared
+    found = {"5": {"kappa_loop": 1.5, "gradient_loop": 0.75, "cosine_loop": 0.5}}
+    arms = {name: {**arm, "alignment": found} for name, arm in comparison["arms"].items()}
+    tables = comparison_tables({**comparison, "arms": arms})
+    assert tables["kappa_loop"].rows["deeploop"] == ["1.50, 0.50, 0.75"]
+    assert "kappa_H" not in tables
+
+
+def test_the_papers_ladder_stands_beside_arc1_evaluation_alone(compared):
+    _, _, comparison = compared
+    tables = comparison_tables({**comparison, "is_arc1_evaluation": True})
+    assert tables["all_tests"].rows["DeepLoop (paper)"][:2] == ["35.50", "39.75"]
+    assert "DeepLoop (paper)" not in tables["arc_prize"].rows
+    assert "DeepLoop (paper)" not in comparison_tables(comparison)["all_tests"].rows
+
+
 def test_names_of_cells_and_shares(monkeypatch):
     assert cell_name({"optim.lr": 0.001, "model.L_cycles": 6}, 2) == "lr0.001-L_cycles6-seed2"
     assert cell_name({}, 0) == "seed0"
@@ -188,6 +278,7 @@ def test_a_point_is_chosen_by_what_it_solves_then_by_loss(tmp_path):
         budget="steps",
         share=None,
         run_dir=str(tmp_path),
+        report_dir=str(tmp_path),
     )
     comparison = Comparison(options, ["experiment=smoke", "data.validation=0.5"])
     found = [(0.2, 0.5), (0.3, 0.9), (0.3, 0.8), None]  # the last one diverged

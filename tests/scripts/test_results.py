@@ -21,6 +21,8 @@ SWEEP = {
             "share_trained": share,
             "train_loss": losses,
             "validation_loss": [],
+            "kappa": [],
+            "rounds": 2,
             "status": ["trained"] * len(losses),
         }
         for p, share, losses in ((0.0, 0.5, [1.5]), (0.5, 1.0, [0.25, 0.75]))
