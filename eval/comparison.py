@@ -145,7 +145,7 @@ def _training_table(arms: Mapping[str, Any]) -> Table:
         "training, mean ± sd over seeds that did not diverge; trained: the loss halved",
         [
             *("grid", "trained", "train loss", "validation loss", "steps", "examples", "FLOPs"),
-            *("parameters", "seconds"),
+            *("core parameters", "seconds"),
         ],
         rows,
     )

@@ -176,7 +176,7 @@ def alignment_tables(result: Mapping[str, Any]) -> dict[str, Table]:
         tables["exponent"] = Table(
             "kappa ~ R^gamma of the revisited module, and the threshold p* = (1 + gamma) / 4",
             ["gamma", "p*"],
-            {"": [f"{result['gamma']:.3f}", f"{result['p_star']:.3f}"]},
+            {"": [f"{result['gamma']:.2f}", f"{result['p_star']:.2f}"]},
         )
     if len(rows) == 1:
         tables["sublayers"] = Table(

@@ -8,10 +8,13 @@ import json
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from arc_data import sources
+from arc_data.config import DataConfig
 from eval.compare import flatten
 from eval.predictions import load_predictions
 from eval.score import truth_ranks
@@ -23,6 +26,7 @@ from scripts.assemble import METRICS_FILE
 from scripts.describe import run_costs
 from scripts.evaluation import Choices, Evaluation
 from scripts.run_config import RESUMABLE_KEYS, RunConfig, without_later_keys
+from scripts.run_directory import check_same_data
 from scripts.train import train
 from scripts.validation import validate_network
 
@@ -69,9 +73,11 @@ def run_cell(cell: Cell, ranks: Ranks, *, test: bool) -> dict[str, Any]:
 
     Raises:
         StoppedError: if a signal came.
+        ValueError: if it was trained on other data than there is now.
     """
     found = read_cell(cell)
     if found is not None and (found["test"] is not None or not test or found["failure"]):
+        check_same_data(cell.config, _content_hash(cell.config.data.model_dump_json()))
         return found
     result: dict[str, Any] = {
         "arm": cell.arm,
@@ -112,6 +118,12 @@ def run_cell(cell: Cell, ranks: Ranks, *, test: bool) -> dict[str, Any]:
             "truth_ranks": truth_ranks(ballots, ballots.rank()),
         }
     return _write(cell, result)
+
+
+@cache
+def _content_hash(data: str) -> str:
+    """Of the tasks of a DataConfig, given as JSON; read once."""
+    return sources.load(DataConfig.model_validate_json(data)).content_hash
 
 
 def read_cell(cell: Cell) -> dict[str, Any] | None:

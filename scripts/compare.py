@@ -244,6 +244,13 @@ def main(overrides: list[str]) -> dict[str, Any]:
         print("stopped; the same command goes on", file=sys.stderr)
         return {"exit_status": 128 + stopped.number}
     summary = summarize(comparison, chosen, grid, final)
+    unmeasured = [name for name, arm in summary["arms"].items() if not arm["alignment"]]
+    if first.config.alignment.every and unmeasured:
+        print(
+            f"warning: alignment.every={first.config.alignment.every}: finished cells of "
+            f"{', '.join(unmeasured)} have no measurements and are not run again",
+            file=sys.stderr,
+        )
     if share[0] == 0:
         text = write_comparison(summary, report_dir)
         if output == "text":

@@ -85,8 +85,8 @@ def lock_run(run_dir: Path) -> FileLock | None:
     return lock
 
 
-def check_same_data(config: RunConfig, data: Data) -> None:
-    """A continued run must find the grids that it was started with.
+def check_same_data(config: RunConfig, content_hash: str) -> None:
+    """A continued run must find the grids that it was started with; ``content_hash`` is of now's.
 
     Raises:
         ValueError: if they have changed and ``new_puzzles`` is ``refuse``.
@@ -101,11 +101,11 @@ def check_same_data(config: RunConfig, data: Data) -> None:
             f"{path}: not a readable manifest ({type(error).__name__}), so it can't be told "
             "whether the data is the same; new_puzzles=init goes on without knowing"
         ) from error
-    if recorded != data.collection.content_hash:
+    if recorded != content_hash:
         raise ValueError(
             f"run_dir={config.run_dir}: the data has changed since the run was started (SHA-256 "
-            f"{recorded[:16]} then, {data.collection.content_hash[:16]} now); new_puzzles=init "
-            "goes on with the new data"
+            f"{recorded[:16]} then, {content_hash[:16]} now); new_puzzles=init goes on with what "
+            "there is now"
         )
 
 

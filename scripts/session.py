@@ -85,7 +85,7 @@ class Session:
         )
         if checkpoint is None:
             return
-        check_same_data(config, data)
+        check_same_data(config, data.collection.content_hash)
         state = load_training_state(checkpoint)
         load_table(self.trainer.puzzle_embedding, data, checkpoint)
         for stem, module in self.trainer.modules().items():

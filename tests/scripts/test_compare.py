@@ -1,6 +1,7 @@
 """Comparisons: arms, seeds and a grid, shared by processes, continued, and told honestly."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -203,6 +204,18 @@ def test_other_attempts_count_a_finished_cell_anew_and_train_nothing(compared, t
     assert (
         json.loads((run_dir / "comparison.json").read_text())["arms"].keys() == again["arms"].keys()
     )
+
+
+def test_a_finished_cell_of_other_data_is_refused(compared, tmp_path):
+    run_dir, options, _ = compared
+    shutil.copytree(run_dir, tmp_path / "cmp")
+    (manifest,) = (tmp_path / "cmp" / "vanilla").glob("lr0.001-seed0/manifest.json")
+    known = json.loads(manifest.read_text())
+    known["data"]["sha256"] = "0" * 64
+    manifest.write_text(json.dumps(known))
+    result = run(*options, f"run_dir={tmp_path / 'cmp'}")
+    assert result.returncode == 2
+    assert "the data has changed since the run was started" in result.stderr.splitlines()[-1]
 
 
 @pytest.mark.parametrize(
