@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from eval.pages import data_uri, write_page
+from eval.paired import compare_ranks
 from eval.score import Score
 from eval.tables import SCORE_TITLES, Table, percent
 
@@ -29,6 +30,13 @@ def comparison_tables(comparison: Mapping[str, Any]) -> dict[str, Table]:
             f"{score} difference": _difference_table(tested, score, comparison)
             for score in Score._fields
         }
+        if any(len(arm["seeds"]) > 1 for arm in tested.values()):
+            tables |= {
+                f"{score} difference with seeds": _difference_table(
+                    tested, score, comparison, with_seeds=True
+                )
+                for score in Score._fields
+            }
     tables["training"] = _training_table(arms)
     if comparison["grid"]:
         tables["grid"] = _grid_table(comparison)
@@ -95,7 +103,39 @@ def _votes_table(arms: Mapping[str, Any], score: str) -> Table:
     return Table(f"{score} at K=2, over votes A", [f"A={rung}" for rung in first], rows)
 
 
-def _difference_table(arms: Mapping[str, Any], score: str, comparison: Mapping[str, Any]) -> Table:
+def difference_to(comparison: Mapping[str, Any], baseline: str) -> dict[str, Table]:
+    """The tables of the differences to another arm than the comparison's own, by score.
+
+    Raises:
+        ValueError: if there is no such arm, or nothing is known of its test pairs.
+    """
+    ranks: dict[str, list[Any]] = {}
+    for cell in comparison["cells"]:
+        if cell["test"] is not None:
+            ranks.setdefault(cell["arm"], []).append(cell["test"]["truth_ranks"])
+    if baseline not in ranks:
+        raise ValueError(f"no results of an arm {baseline!r}; there are {', '.join(ranks)}")
+    arms = {}
+    for name in ranks:
+        arm = comparison["arms"][name]
+        attempts = [int(rung) for rung in arm["ladder"]["all_tests"]]
+        difference = {
+            score: {rung: d._asdict() for rung, d in rungs.items()}
+            for score, rungs in compare_ranks(ranks[name], ranks[baseline], attempts).items()
+        }
+        arms[name] = {**arm, "difference": None if name == baseline else difference}
+    own = {"baselines": dict.fromkeys(arms, baseline)}
+    return {score: _difference_table(arms, score, own) for score in Score._fields}
+
+
+def _difference_table(
+    arms: Mapping[str, Any],
+    score: str,
+    comparison: Mapping[str, Any],
+    *,
+    with_seeds: bool = False,
+) -> Table:
+    suffix = "_with_seeds" if with_seeds else ""
     compared = {name: arm for name, arm in arms.items() if arm["difference"]}
     baselines = {name: comparison["baselines"][name] for name in compared}
     shared = set(baselines.values())
@@ -103,8 +143,8 @@ def _difference_table(arms: Mapping[str, Any], score: str, comparison: Mapping[s
     for name, arm in compared.items():
         own, base = (_tested_name(n, arms[n]) for n in (name, baselines[name]))
         rows[own if len(shared) == 1 else f"{own} - {base}"] = [
-            f"{100 * d['mean']:+.1f} [{100 * d['low']:+.1f}, {100 * d['high']:+.1f}] "
-            f"{d['won']}:{d['lost']}"
+            f"{100 * d['mean']:+.1f} {_interval(d['low' + suffix], d['high' + suffix])}"
+            + ("" if with_seeds else f" {d['won']}:{d['lost']}")
             for d in arm["difference"][score].values()
         ]
     rungs = next(iter(compared.values()))["difference"][score]
@@ -112,11 +152,16 @@ def _difference_table(arms: Mapping[str, Any], score: str, comparison: Mapping[s
     if len(shared) == 1:
         (base,) = shared
         of_what = f"minus {_tested_name(base, arms[base])}'s"
+    of_interval = "tasks and seeds]" if with_seeds else "tasks] tasks won:lost"
     return Table(
-        f"{score} {of_what}, points [95 % interval over tasks] tasks won:lost",
+        f"{score} {of_what}, points [95 % interval over {of_interval}",
         [f"K={rung}" for rung in rungs],
         rows,
     )
+
+
+def _interval(low: float | None, high: float | None) -> str:
+    return "" if low is None or high is None else f"[{100 * low:+.1f}, {100 * high:+.1f}]"
 
 
 def _training_table(arms: Mapping[str, Any]) -> Table:

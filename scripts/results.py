@@ -8,6 +8,7 @@ A table of the page stands between two comments, and names its rows and which ta
     <!-- L2.json: all_tests, training -->
     <!-- end -->
 
+A comparison has the tables of its comparison.md, and `SCORE difference to ARM` for any of its arms.
 With ``runs`` the rows NAME.json are those of NAME/ (comparison.json or sweep.json) or of a file
 NAME.json that alignment.py wrote with ``out``; pictures that the page has by the name
 NAME-ladder.png, -curves.png or -sweep.png are taken from there too.
@@ -21,7 +22,7 @@ from typing import Any
 
 from pydantic import Field
 
-from eval.comparison import comparison_tables
+from eval.comparison import comparison_tables, difference_to
 from eval.tables import Table, format_markdown
 from hrm_deeploop.config import StrictConfig
 from scripts import cli
@@ -35,6 +36,7 @@ PLACE = re.compile(
     re.DOTALL,
 )
 PICTURE = re.compile(r"\((?:[^)]*/)?(?P<run>[\w.-]+)-(?P<kind>ladder|curves|sweep)\.png\)")
+DIFFERENCE_TO = re.compile(r"\w+ difference to (?P<arm>\S+)")  # of another arm than the first
 Rows = Mapping[str, Any]
 # What only rows of that kind have, and their tables.
 KINDS: dict[str, Callable[[Rows], dict[str, Table]]] = {
@@ -105,6 +107,10 @@ def fill_page(page: str, rows: Mapping[str, Rows]) -> str:
         tables = tables_of(rows[place["rows"]])
         chosen = [name.strip() for name in place["tables"].split(",")]
         for name in chosen:
+            asked = DIFFERENCE_TO.fullmatch(name)
+            if asked is not None:
+                found = difference_to(rows[place["rows"]], asked["arm"])
+                tables |= {f"{score} difference to {asked['arm']}": t for score, t in found.items()}
             if name not in tables:
                 raise ValueError(
                     f"{place['rows']} has no table {name!r}; it has {', '.join(tables)}"

@@ -6,19 +6,20 @@ import pytest
 from eval.paired import compare_ranks, mean_and_spread, paired_difference, task_values
 
 
-def test_a_tasks_value_is_its_score_averaged_over_seeds():
+def test_a_tasks_value_is_its_score_by_seed():
     seeds = [{"a": (1, 3), "b": (2,)}, {"a": (2, 2), "b": (None,)}]
-    np.testing.assert_allclose(task_values(seeds, 2, "all_tests"), [0.5, 0.5])
-    np.testing.assert_allclose(task_values(seeds, 2, "arc_prize"), [0.75, 0.5])
-    np.testing.assert_allclose(task_values(seeds, 4, "all_tests"), [1.0, 0.5])
+    np.testing.assert_allclose(task_values(seeds, 2, "all_tests"), [[0, 1], [1, 0]])
+    np.testing.assert_allclose(task_values(seeds, 2, "arc_prize"), [[0.5, 1], [1, 0]])
+    np.testing.assert_allclose(task_values(seeds, 4, "all_tests"), [[1, 1], [1, 0]])
 
 
 def test_the_difference_is_counted_by_task():
-    found = paired_difference(np.array([1.0, 1.0, 0.0, 0.5]), np.array([0.0, 1.0, 1.0, 0.0]))
+    arm = np.array([[1.0, 1.0, 0.0, 1.0], [1.0, 1.0, 0.0, 0.0]])
+    found = paired_difference(arm, np.array([[0.0, 1.0, 1.0, 0.0]]))
     assert (found.mean, found.won, found.lost) == (0.125, 2, 1)
     assert found.low < 0.125 < found.high
-    same = paired_difference(np.ones(5), np.ones(5))
-    assert same == (0.0, 0.0, 0.0, 0, 0)
+    same = paired_difference(np.ones((1, 5)), np.ones((1, 5)))
+    assert same == (0.0, 0.0, 0.0, None, None, 0, 0)
 
 
 def test_equal_means_of_thirds_are_a_tie():
@@ -40,13 +41,30 @@ def test_an_interval_covers_the_true_difference_as_often_as_it_says():
     for _ in range(200):
         baseline = rng.random(60) < 0.4
         arm = np.where(rng.random(60) < 0.3, rng.random(60) < 0.7, baseline)  # 0.3 * (0.7 - 0.4)
-        found = paired_difference(arm.astype(float), baseline.astype(float))
+        found = paired_difference(arm[None].astype(float), baseline[None].astype(float))
         covered += found.low <= 0.09 <= found.high
     assert 0.90 <= covered / 200 <= 0.98
 
 
+def test_the_interval_with_seeds_knows_how_far_they_lie_apart():
+    """Two seeds that agree task by task on average, and on nothing; by hand for one task."""
+    rng = np.random.default_rng(0)
+    half = (rng.random(60) < 0.5).astype(float)
+    arm = np.stack([np.ones(60), np.zeros(60)])  # a seed solves all, the other nothing
+    found = paired_difference(arm, np.stack([half, half]))
+    assert found.low_with_seeds is not None
+    assert found.low_with_seeds < found.low - 0.3
+    assert found.high_with_seeds > found.high + 0.3
+    alike = paired_difference(np.stack([half, half]), np.zeros((2, 60)))
+    assert (alike.low_with_seeds, alike.high_with_seeds) == (alike.low, alike.high)
+    # Of one task: the arm's mean is 0, 1/2 or 1 with chances 1/4, 1/2, 1/4.
+    one = paired_difference(np.array([[1.0], [0.0]]), np.zeros((1, 1)))
+    assert (one.low, one.high) == (0.5, 0.5)
+    assert (one.low_with_seeds, one.high_with_seeds) == (0.0, 1.0)
+
+
 def test_the_interval_is_a_function_of_the_values():
-    arm, baseline = np.array([1.0, 0.0, 1.0]), np.array([0.0, 0.0, 1.0])
+    arm, baseline = np.array([[1.0, 0.0, 1.0], [1.0, 1.0, 1.0]]), np.array([[0.0, 0.0, 1.0]])
     assert paired_difference(arm, baseline) == paired_difference(arm, baseline)
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from eval.comparison import comparison_tables
+from eval.comparison import comparison_tables, difference_to
+from eval.paired import Difference
 from scripts.cells import _key, cell_name
 from scripts.comparison import CompareOptions, Comparison, find_baselines, parse_share
 from scripts.describe import run_costs
@@ -54,7 +55,11 @@ def test_a_comparison_states_its_arms_its_choice_and_its_difference(compared):
             assert set(arm["ladder"][score]) == {"1", "2", "4", "8", "16"}
     assert comparison["arms"]["vanilla"]["difference"] is None
     differences = comparison["arms"]["deeploop"]["difference"]["all_tests"]["2"]
-    assert set(differences) == {"mean", "low", "high", "won", "lost"}
+    assert set(differences) == set(Difference._fields)
+    assert differences["low_with_seeds"] <= differences["mean"] <= differences["high_with_seeds"]
+    assert comparison_tables(comparison)["all_tests difference with seeds"].rows
+    turned = difference_to(comparison, "deeploop")["all_tests"].rows
+    assert set(turned) == {"vanilla"}
     chosen = {arm["chosen"]["optim.lr"] for arm in comparison["arms"].values()}
     differ = {"scaling.rule", "optim.lr"} if len(chosen) == 2 else {"scaling.rule"}
     assert set(comparison["config_difference"]) == differ
