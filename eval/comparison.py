@@ -112,7 +112,8 @@ def difference_to(comparison: Mapping[str, Any], baseline: str) -> dict[str, Tab
     ranks: dict[str, list[Any]] = {}
     for cell in comparison["cells"]:
         if cell["test"] is not None:
-            ranks.setdefault(cell["arm"], []).append(cell["test"]["truth_ranks"])
+            found = {task: tuple(r) for task, r in cell["test"]["truth_ranks"].items()}
+            ranks.setdefault(cell["arm"], []).append(found)
     if baseline not in ranks:
         raise ValueError(f"no results of an arm {baseline!r}; there are {', '.join(ranks)}")
     arms = {}
@@ -143,7 +144,7 @@ def _difference_table(
     for name, arm in compared.items():
         own, base = (_tested_name(n, arms[n]) for n in (name, baselines[name]))
         rows[own if len(shared) == 1 else f"{own} - {base}"] = [
-            f"{100 * d['mean']:+.1f} {_interval(d['low' + suffix], d['high' + suffix])}"
+            f"{_points(d['mean'])} {_interval(d['low' + suffix], d['high' + suffix])}"
             + ("" if with_seeds else f" {d['won']}:{d['lost']}")
             for d in arm["difference"][score].values()
         ]
@@ -161,7 +162,12 @@ def _difference_table(
 
 
 def _interval(low: float | None, high: float | None) -> str:
-    return "" if low is None or high is None else f"[{100 * low:+.1f}, {100 * high:+.1f}]"
+    return "" if low is None or high is None else f"[{_points(low)}, {_points(high)}]"
+
+
+def _points(fraction: float) -> str:
+    """Percentage points with a sign; a zero has a plus."""
+    return f"{round(100 * fraction, 1) + 0.0:+.1f}"
 
 
 def _training_table(arms: Mapping[str, Any]) -> Table:

@@ -162,7 +162,8 @@ def plot_sweep(
     for line, depth in enumerate(depths):
         for column, p in enumerate(exponents):
             text = f"{share[depth, p]:.2f}"
-            left.text(column + 0.5, line + 0.5, text, ha="center", va="center")
+            color = "black" if 0 < share[depth, p] < 1 else "white"
+            left.text(column + 0.5, line + 0.5, text, ha="center", va="center", color=color)
         boundary = boundaries[depth]
         if boundary is not None:
             left.vlines(exponents.index(boundary), line, line + 1, colors="black", linewidth=4)

@@ -91,13 +91,16 @@ def format_markdown(tables: Iterable[Table]) -> str:
     lines = []
     for table in tables:
         lines += [f"**{table.caption}**", ""]
-        lines += [
-            "| | " + " | ".join(table.columns) + " |",
-            "|---" * (len(table.columns) + 1) + "|",
-        ]
-        lines += [f"| {name} | " + " | ".join(row) + " |" for name, row in table.rows.items()]
+        lines += [_markdown_row("", table.columns), "|---" * (len(table.columns) + 1) + "|"]
+        lines += [_markdown_row(name, row) for name, row in table.rows.items()]
         lines.append("")
     return "\n".join(lines)
+
+
+def _markdown_row(name: str, entries: Iterable[str]) -> str:
+    """A line of a table; a bar within an entry is no border of it."""
+    cells = [entry.replace("|", "\\|") for entry in (name, *entries)]
+    return "| " + " | ".join(cells).removeprefix(" ") + " |"
 
 
 def percent(fraction: float | None) -> str:

@@ -1,6 +1,7 @@
 """Ladders counted by hand, and the warnings about numbers that can't be trusted."""
 
 from eval.ladder import build_ladder
+from eval.tables import Table, format_markdown
 from eval.vote import count_ballots
 
 
@@ -71,3 +72,8 @@ def test_warnings_tell_of_lone_voters_of_unanimity_and_of_flat_ladders(
 def test_a_perfect_ladder_is_flat_without_a_warning(make_predictions, make_task, plain):
     rows = [("t", 0, plain, [[7]], 0.5), ("t", 0, plain, [[7]], 0.5), ("t", 0, plain, [[1]], 0.5)]
     assert ladder_of(make_predictions(rows, [make_task("t", [[7]])]))["warnings"] == []
+
+
+def test_a_bar_in_an_entry_is_no_border_of_a_markdown_table():
+    text = format_markdown([Table("caption", ["|G|"], {"a|b": ["1"]})])
+    assert text.splitlines() == ["**caption**", "", r"| | \|G\| |", "|---|---|", r"| a\|b | 1 |"]

@@ -212,7 +212,7 @@ def test_votes_of_several_files_are_pooled_when_asked_to(evaluated, tmp_path):
         (["predictions=a", "submission=b"], "give one of predictions=FILE and submission=FILE"),
         (["predictions=absent.npz"], "absent.npz: not a predictions file"),
         (["predictions=a", "votes=2"], "out: a folder is required"),
-        (["predictions=a", "attempts=2"], "attempts=2: expected a list, as in attempts=[2]"),
+        (["predictions=a", "attempts=2"], "attempts=2: expected a list, attempts=[2]"),
         (["submission=absent.json", "data=arc1-mini"], "absent.json: expected a file"),
     ],
 )

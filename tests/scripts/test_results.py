@@ -97,3 +97,16 @@ def test_the_page_of_results_is_what_its_raw_rows_give():
     assert names
     rows = {name: json.loads((ROOT / "docs" / "results" / name).read_text()) for name in names}
     assert fill_page(page, rows) == page
+
+
+def test_a_page_may_ask_for_differences_to_any_arm():
+    rows = {"L2.json": json.loads((ROOT / "docs" / "results" / "L2.json").read_text())}
+    place = "<!-- L2.json: all_tests difference to deepnorm -->\n<!-- end -->"
+    lines = fill_page(place, rows).splitlines()
+    (vanilla,) = [line for line in lines if line.startswith("| vanilla |")]
+    own = rows["L2.json"]["arms"]["deepnorm"]["difference"]["all_tests"]["2"]
+    entry = vanilla.split("|")[3]
+    assert f"{-100 * own['mean']:+.1f} [" in entry
+    assert entry.endswith(f" {own['lost']}:{own['won']} ")
+    with pytest.raises(ValueError, match="no results of an arm 'nobody'; there are vanilla, deep"):
+        fill_page(place.replace("deepnorm", "nobody"), rows)
