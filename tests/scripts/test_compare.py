@@ -1,6 +1,7 @@
 """Comparisons: arms, seeds and a grid, shared by processes, continued, and told honestly."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import pytest
 from eval.comparison import comparison_tables, difference_to
 from eval.paired import Difference
 from scripts.cells import _key, cell_name
+from scripts.compare import main as compare_main
 from scripts.comparison import CompareOptions, Comparison, find_baselines, parse_share
 from scripts.describe import run_costs
 
@@ -147,7 +149,7 @@ def test_what_diverges_is_told_and_never_chosen(tmp_path):
             "configs/arms/deeploop.yaml and deeploop_mini.yaml both name an arm deeploop",
         ),
         (["arms=[vanilla,vanilla]"], "both name an arm vanilla"),
-        (["seeds=[-1]"], "compare: seeds.0=-1: input should be greater than or equal to 0"),
+        (["seeds=[-1]"], "seeds.0=-1: input should be greater than or equal to 0"),
         (["seeds=[]"], "seeds=[]: expected at least 1"),
         (
             ["budget=flops", "+arms.a={total_steps:3}"],
@@ -160,9 +162,10 @@ def test_what_diverges_is_told_and_never_chosen(tmp_path):
     ],
 )
 def test_a_mistake_is_one_line(overrides, message, tmp_path):
-    result = run(f"run_dir={tmp_path / 'cmp'}", *overrides)
-    assert result.returncode == 2
-    assert message in result.stderr.splitlines()[-1]
+    given = ["experiment=smoke", "total_steps=4", f"run_dir={tmp_path / 'cmp'}", *overrides]
+    with pytest.raises(ValueError, match=re.escape(message)) as error:
+        compare_main(given)
+    assert "\n" not in str(error.value)
     assert not (tmp_path / "cmp").exists()
 
 
