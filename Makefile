@@ -46,7 +46,7 @@ bench-data: setup
 bench-eval: setup
 	$(BIN)/python scripts/bench.py eval
 
-# Everything in docs/results.md: some seven hours of 2 cores; finished cells are read, not run again.
+# Everything in docs/results.md: some five hours of 2 cores; finished cells are read, not run again.
 # Two processes share the cells: make results SHARE=0/2 & make results SHARE=1/2. One thread each,
 # for the number of threads decides the last digits.
 RESULTS = runs/results
@@ -54,24 +54,18 @@ SHARE ?= null
 MINI = experiment=mini compile=true data.validation=0.5 seeds=[0,1,2] share=$(SHARE)
 COMPARE = OMP_NUM_THREADS=1 $(BIN)/python scripts/compare.py $(MINI)
 SWEEP = OMP_NUM_THREADS=1 $(BIN)/python scripts/sweep.py $(MINI)
-FIVE = $(COMPARE) arms=[vanilla,deepnorm,deeploop,deeploop_asymmetric,deeploop_forward] alignment.every=250
-LOOPED = $(COMPARE) model=looped budget=flops
-EACH_ROUND = baseline={deeploop_r1:vanilla_r1,deeploop_r3:vanilla_r3,deeploop_r5:vanilla_r5,deeploop_r7:vanilla_r7}
+FIVE_ARMS = $(COMPARE) arms=[vanilla,deepnorm,deeploop,deeploop_asymmetric,deeploop_forward] alignment.every=250
 
 ALIGN = $(BIN)/python scripts/alignment.py segment=2 batches=2
 comma = ,
 of_both_depths = $(subst $() ,$(comma),$(foreach run,L2 L6,$(foreach seed,0 1 2,$(RESULTS)/$(run)/$1/lr$2-seed$(seed))))
 
 results: setup
-	$(FIVE) model.L_cycles=2 'grid={optim.lr:[5e-4,1e-3,2e-3,4e-3]}' run_dir=$(RESULTS)/L2
-	$(FIVE) model.L_cycles=2 'grid={optim.lr:[1e-3]}' run_dir=$(RESULTS)/L2 report_dir=$(RESULTS)/L2-lr1e-3
-	$(FIVE) model.L_cycles=2 'grid={optim.lr:[2e-3]}' run_dir=$(RESULTS)/L2 report_dir=$(RESULTS)/L2-lr2e-3
-	$(FIVE) model.L_cycles=6 'grid={optim.lr:[1e-3,2e-3,4e-3]}' run_dir=$(RESULTS)/L6
+	$(FIVE_ARMS) model.L_cycles=2 'grid={optim.lr:[5e-4,1e-3,2e-3,4e-3]}' run_dir=$(RESULTS)/L2
+	$(FIVE_ARMS) model.L_cycles=2 'grid={optim.lr:[1e-3]}' run_dir=$(RESULTS)/L2 report_dir=$(RESULTS)/L2-lr1e-3
+	$(FIVE_ARMS) model.L_cycles=2 'grid={optim.lr:[2e-3]}' run_dir=$(RESULTS)/L2 report_dir=$(RESULTS)/L2-lr2e-3
+	$(FIVE_ARMS) model.L_cycles=6 'grid={optim.lr:[1e-3,2e-3,4e-3]}' run_dir=$(RESULTS)/L6
 	$(SWEEP) depths=[2,6] optim.lr=4e-3 total_steps=500 alignment.every=125 run_dir=$(RESULTS)/exponents
-	$(LOOPED) arms=[rounds] '$(EACH_ROUND)' total_steps=6000 'grid={optim.lr:[1e-3,2e-3]}' run_dir=$(RESULTS)/rounds
-	$(COMPARE) arms=[transitions] budget=flops optim.lr=2e-3 run_dir=$(RESULTS)/transitions
-	$(LOOPED) arms=[loop3_loop6] total_steps=2000 optim.lr=2e-3 run_dir=$(RESULTS)/loop3_loop6
-	$(SWEEP) model=looped depths=[3] optim.lr=4e-3 total_steps=500 alignment.every=125 run_dir=$(RESULTS)/looped-exponents
 	case "$(SHARE)" in null|0/*) $(MAKE) results-page;; esac
 
 # From finished runs: kappa of their checkpoints, the page's rows and tables.

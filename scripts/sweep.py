@@ -122,11 +122,10 @@ def _last_kappa(run_dir: Path, module: str) -> float | None:
 
 
 def find_boundaries(rows: Sequence[Mapping[str, Any]]) -> dict[int, float | None]:
-    """By depth: the least exponent at which every seed trains, as at each larger one that does not
-    fail for all; None if there is none.
+    """By depth: the least exponent from which on every seed trains; None if there is none.
 
-    A large exponent can be too slow to learn in the steps given, which is no instability; so the
-    boundary is looked for below the largest exponent that trains.
+    A large exponent can be too slow to learn in the steps given, which is no instability; so
+    exponents above the largest at which any seed trains do not count.
     """
     found: dict[int, float | None] = {}
     for depth in dict.fromkeys(row["depth"] for row in rows):

@@ -114,36 +114,33 @@ def written_out_alignment(network, batch, vectors, state, module):
     labelled = batch.labels != 0
 
     def branch(stack, block, sublayer):
-        """The matrices of a sublayer that take beta, as views."""
-        part = getattr(stack.blocks[block], sublayer)
-        if sublayer == "mlp":
-            return [part.gate_up_proj.weight, part.down_proj.weight]
-        value = 2 * part.qkv_proj.weight.shape[0] // 3
-        return [part.qkv_proj.weight[value:], part.o_proj.weight]
-
-    def branch_gradient(stack, block, sublayer):
-        part = getattr(stack.blocks[block], sublayer)
-        if sublayer == "mlp":
-            grads = [part.gate_up_proj.weight.grad, part.down_proj.weight.grad]
-        else:
-            value = 2 * part.qkv_proj.weight.shape[0] // 3
-            grads = [part.qkv_proj.weight.grad[value:], part.o_proj.weight.grad]
-        return torch.cat([grad.reshape(-1) for grad in grads])
+        """(matrix, gradient) views of a sublayer's rows that take beta."""
+        part, first = getattr(stack.blocks[block], sublayer), 0
+        matrices = [part.gate_up_proj, part.down_proj] if sublayer == "mlp" else []
+        if sublayer == "attention":
+            matrices = [part.qkv_proj, part.o_proj]
+            first = 2 * part.qkv_proj.weight.shape[0] // 3  # behind query and key
+        rows = [slice(first, None), slice(None)]
+        weights = [linear.weight for linear in matrices]
+        return [(w.data[of], w.grad[of]) for w, of in zip(weights, rows, strict=True)]
 
     rows, largest_U, largest_G = [], 0.0, 0.0
     for block, sublayer in itertools.product(
         range(len(network.stacks[module].blocks)), ("attention", "mlp")
     ):
-        G = [branch_gradient(c, block, sublayer) for c in copies[module]]
+        G = [
+            torch.cat([gradient.reshape(-1) for _, gradient in branch(c, block, sublayer)])
+            for c in copies[module]
+        ]
         direction = sum(G) / sum(G).norm()
         U = []
         for visited in copies[module]:
             moved = []
             for step in (1e-5, -2e-5, 1e-5):  # there, to the other side, and back
                 start = 0
-                for matrix in branch(visited, block, sublayer):
+                for matrix, _ in branch(visited, block, sublayer):
                     piece = direction[start : start + matrix.numel()]
-                    matrix.data += step * piece.view_as(matrix)
+                    matrix += step * piece.view_as(matrix)
                     start += matrix.numel()
                 moved.append(forward()[0].detach()[labelled].reshape(-1))
             U.append((moved[0] - moved[1]) / 2e-5)
