@@ -31,11 +31,10 @@ from torch.func import functional_call, jvp
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from hrm_deeploop.block import Stack
-from hrm_deeploop.halting import Batch, Carry
+from hrm_deeploop.halting import Batch
 from hrm_deeploop.layers import Latent
 from hrm_deeploop.losses import PAD, correctness, segment_loss
 from hrm_deeploop.model import Reasoner
-from hrm_deeploop.puzzle_embedding import PuzzleEmbedding
 from hrm_deeploop.recurrence import State
 
 Parameters = dict[str, Tensor]
@@ -84,21 +83,22 @@ def measure_alignment(
         return {name: _align_module(segment, copies, name) for name in network.stacks}
 
 
-def align_carry(
-    network: Reasoner, puzzle_embedding: PuzzleEmbedding, carry: Carry, rows: int
-) -> dict[str, float]:
-    """kappa and gradient alignment during training, to log: of up to ``rows`` rows that go on.
+def align_segment(
+    network: Reasoner, batch: Batch, puzzle_vectors: Tensor, segment: int
+) -> dict[str, ModuleAlignment]:
+    """kappa of every module on a segment of deep supervision (1: the first), by module name.
 
-    Where every row has halted, they start anew.
+    The segments before it start from the initial state, and pass theirs on.
     """
-    going_on = torch.nonzero(~carry.halted)[:rows, 0]
-    first = torch.arange(min(rows, len(carry.halted)), device=carry.halted.device)
-    chosen = going_on if len(going_on) else first
-    batch = carry.batch.map(lambda tensor: tensor[chosen])
-    state = {name: z[chosen] for name, z in carry.state.items()}
-    if not len(going_on):
-        state = network.initial_state(*batch.inputs.shape)
-    found = measure_alignment(network, batch, puzzle_embedding.lookup(batch.puzzle_ids), state)
+    state = network.initial_state(*batch.inputs.shape)
+    with torch.no_grad(), _in_float32(network):
+        for _ in range(segment - 1):
+            state = network(state, batch.inputs, puzzle_vectors, batch.positions).state
+    return measure_alignment(network, batch, puzzle_vectors, state)
+
+
+def log_alignment(found: dict[str, ModuleAlignment]) -> dict[str, float]:
+    """What is logged of it during training."""
     return {
         f"{LOG_PREFIX}{name}_{module}": getattr(one, name)
         for module, one in found.items()

@@ -41,7 +41,9 @@ def cast_once(module: nn.Module, dtype: torch.dtype) -> Iterator[None]:
 
     The gradients of the applications then add up in ``dtype`` before they are cast back.
     """
-    linears = [part for part in module.modules() if isinstance(part, Linear)]
+    linears = [
+        part for part in module.modules() if isinstance(part, Linear) and part.weight.dtype != dtype
+    ]
     for linear in linears:
         linear.narrow = linear.weight.to(dtype)
     try:

@@ -21,7 +21,7 @@ from tqdm import tqdm
 
 from eval.compare import config_difference
 from eval.tables import Table, format_text
-from hrm_deeploop.alignment import ModuleAlignment, fit_exponent, measure_alignment
+from hrm_deeploop.alignment import ModuleAlignment, align_segment, fit_exponent
 from hrm_deeploop.checkpoint import list_checkpoints, load_into
 from hrm_deeploop.config import LoopedConfig, StrictConfig
 from hrm_deeploop.device import DeviceName, choose_device
@@ -30,7 +30,7 @@ from scripts import cli
 from scripts.assemble import (
     CHECKPOINTS,
     build_network,
-    build_stream,
+    build_probe,
     build_table,
     find_checkpoint,
     load_data,
@@ -66,9 +66,9 @@ def measure_checkpoint(
         )
     device = choose_device(options.device)
     data = load_data(config, checkpoint)
-    optim = config.optim.model_copy(update={"global_batch_size": options.rows})
-    stream = build_stream(config.model_copy(update={"optim": optim, "window": "full"}), data)
-    network = build_network(config, device, torch.float32)
+    stream = build_probe(config, data, options.rows)
+    # Flash has no forward-mode derivatives.
+    network = build_network(config.model_copy(update={"attention": "auto"}), device, torch.float32)
     load_into(network, checkpoint, "ema" if config.optim.ema_rate else "model")
     table = build_table(config, data.puzzles, device)
     load_table(table, data, checkpoint)
@@ -76,12 +76,8 @@ def measure_checkpoint(
     for number in tqdm(range(options.batches), desc=f"align {checkpoint.name}", unit="batch"):
         (part,) = stream.batches(number)
         batch = to_batch(part, device)
-        with torch.no_grad():
-            vectors = table.lookup(batch.puzzle_ids)
-            state = network.initial_state(*batch.inputs.shape)
-            for _ in range(options.segment - 1):
-                state = network(state, batch.inputs, vectors).state
-        found.append(measure_alignment(network, batch, vectors, state))
+        vectors = table.lookup(batch.puzzle_ids)
+        found.append(align_segment(network, batch, vectors, options.segment))
     modules = list(network.stacks)
     kappa = {m: float(np.mean([one[m].kappa for one in found])) for m in modules}
     bound = stability_bound(network.scaling, network.visits, kappa)

@@ -143,6 +143,14 @@ def build_stream(config: RunConfig, data: Data) -> BatchStream | WindowedStream:
     return WindowedStream(stream) if config.window == "task" else stream
 
 
+def build_probe(config: RunConfig, data: Data, rows: int) -> BatchStream:
+    """Training examples to measure a network on: batches of ``rows``, on the whole canvas."""
+    optim = config.optim.model_copy(update={"global_batch_size": rows})
+    stream = build_stream(config.model_copy(update={"optim": optim, "window": "full"}), data)
+    assert isinstance(stream, BatchStream)
+    return stream
+
+
 def to_batch(part: TokenBatch, device: torch.device) -> Batch:
     """A batch of the data pipeline as the trainer takes it."""
     return Batch(

@@ -42,7 +42,8 @@ class AlignmentConfig(StrictConfig):
     """Visit alignment during training (see hrm_deeploop/alignment.py)."""
 
     every: int | None = Field(ge=1)  # measure every so many steps; null: never
-    rows: int = Field(ge=1)  # of the batch
+    rows: int = Field(ge=1)  # training examples, the same each time
+    segment: int = Field(ge=1)  # of deep supervision
 
 
 class RunConfig(StrictConfig):
@@ -92,6 +93,20 @@ class RunConfig(StrictConfig):
             raise ValueError(
                 f"eval_interval={self.eval_interval} needs data.validation above 0: what is chosen "
                 "during training is chosen on held-out demonstrations, never on test pairs"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _alignment_can_be_measured(self) -> "RunConfig":
+        segment, max_steps = self.alignment.segment, self.model.halt_max_steps
+        if segment > max_steps:
+            raise ValueError(
+                f"alignment.segment={segment}: allowed are 1 to {max_steps}, model.halt_max_steps"
+            )
+        if self.alignment.every is not None and self.attention == "flash":
+            raise ValueError(
+                f"alignment.every={self.alignment.every}: attention=flash has no forward-mode "
+                "derivatives; allowed are auto, sdpa and matmul"
             )
         return self
 
@@ -151,6 +166,7 @@ class RunConfig(StrictConfig):
 ADDED_KEYS: dict[str, Any] = {
     "window": "full",
     "alignment": {"every": None, "rows": 16},
+    "alignment.segment": 1,
     "transition": "huginn",
     "transition_H": "huginn",
     "model.name": "hrm",
@@ -179,6 +195,7 @@ RESUMABLE_KEYS = frozenset(
         *("keep_last", "keep_every", "new_puzzles", "micro_batch_size", "compile"),
         *("evaluation.votes", "evaluation.attempts", "evaluation.batch_size"),
         *("evaluation.validation_votes", "eval_interval", "alignment.every", "alignment.rows"),
+        "alignment.segment",
     )
 )
 

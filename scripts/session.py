@@ -1,10 +1,11 @@
 """One training in progress: a trainer with its data, fresh or from the newest usable checkpoint."""
 
 import sys
+from functools import cached_property
 from pathlib import Path
 
 from eval.predict import Predictor
-from hrm_deeploop.alignment import align_carry
+from hrm_deeploop.alignment import align_segment, log_alignment
 from hrm_deeploop.checkpoint import (
     DamagedCheckpointError,
     load_into,
@@ -21,6 +22,7 @@ from scripts.assemble import (
     Data,
     best_step,
     build_network,
+    build_probe,
     build_stream,
     build_table,
     load_data,
@@ -138,9 +140,13 @@ class Session:
         return validate_network(predictor, self.data, votes, self.ranks)
 
     def measure_alignment(self) -> dict[str, float]:
-        """kappa of every module on this rank's rows."""
+        """kappa of every module, each time on the same examples, as scripts/alignment.py has it."""
         trainer = self.trainer
-        assert trainer.carry is not None
-        return align_carry(
-            trainer.network, trainer.puzzle_embedding, trainer.carry[0], self.config.alignment.rows
-        )
+        vectors = trainer.puzzle_embedding.lookup(self._probe.puzzle_ids)
+        segment = self.config.alignment.segment
+        return log_alignment(align_segment(trainer.network, self._probe, vectors, segment))
+
+    @cached_property
+    def _probe(self) -> Batch:
+        (part,) = build_probe(self.config, self.data, self.config.alignment.rows).batches(0)
+        return to_batch(part, self.ranks.device)

@@ -10,6 +10,7 @@ from hrm_deeploop.alignment import (
     _in_float32,
     _response,
     _Segment,
+    align_segment,
     fit_exponent,
     measure_alignment,
     residual_matrices,
@@ -192,6 +193,19 @@ def test_kappa_is_between_0_and_the_rounds_and_at_most_1_with_one(setting, gradi
         assert torch.equal(parameter, before[name])
         assert parameter.requires_grad
     assert network.dtype == torch.float32
+
+
+def test_a_segment_starts_where_the_one_before_it_ends(setting):
+    network, batch, vectors, second = setting(L_cycles=3)
+    third = network(second, batch.inputs, vectors).state
+    starts = {1: network.initial_state(4), 2: second, 3: third}
+    kappas = set()
+    for segment, state in starts.items():
+        found = align_segment(network, batch, vectors, segment)
+        expected = measure_alignment(network, batch, vectors, state)
+        assert found["L"].kappa == pytest.approx(expected["L"].kappa, rel=1e-5)
+        kappas.add(round(found["L"].kappa, 4))
+    assert len(kappas) == 3
 
 
 def test_the_exponent_is_the_slope_in_logarithms():

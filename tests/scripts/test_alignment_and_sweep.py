@@ -35,8 +35,9 @@ def runs(tmp_path_factory):
     for depth in (2, 3):
         run_dir = tmp_path_factory.mktemp("runs") / f"L{depth}"
         result = run(
-            *("train", "experiment=smoke", f"model.L_cycles={depth}", "alignment.every=10"),
-            f"run_dir={run_dir}",
+            *("train", "experiment=smoke", f"model.L_cycles={depth}", f"run_dir={run_dir}"),
+            *("alignment.every=10", "alignment.rows=4", "alignment.segment=2"),
+            "optim.ema_rate=null",
         )
         assert result.returncode == 0, result.stderr
         found.append(run_dir)
@@ -52,6 +53,27 @@ def test_training_logs_kappa_on_the_way(runs):
             assert 0 < row["alignment/kappa_H"] <= 1 + 1e-6
             assert 0 < row["alignment/gradient_L"] <= 1 + 1e-6
             assert -1 / (depth - 1) <= row["alignment/cosine_L"] <= 1 + 1e-6
+
+
+def test_training_logs_what_the_script_measures_at_its_checkpoint(runs):
+    options = ("rows=4", "batches=1", "segment=2", "output=json")
+    result = run("alignment", f"run={runs[1]}", "checkpoint=all", *options)
+    logged = [r for r in read_metrics(runs[1] / "metrics.jsonl") if "alignment/kappa_L" in r]
+    for row, measured in zip(logged, json.loads(result.stdout)["rows"], strict=True):
+        for key in ("kappa_H", "kappa_L", "cosine_L", "gradient_L"):
+            assert row[f"alignment/{key}"] == pytest.approx(measured[key], rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("key", "allowed"),
+    [("alignment.segment=4", "allowed are 1 to 3"), ("attention=flash", "allowed are auto, sdpa")],
+)
+def test_an_alignment_that_cannot_be_measured_is_refused_before_training(key, allowed, tmp_path):
+    own = ("experiment=smoke", "alignment.every=10", f"run_dir={tmp_path}/run")
+    refused = run("train", *own, key)
+    assert refused.returncode == 2
+    assert allowed in refused.stderr.splitlines()[-1]
+    assert not (tmp_path / "run").exists()
 
 
 def test_alignment_of_several_depths_gives_gamma_and_the_threshold(runs, tmp_path):
