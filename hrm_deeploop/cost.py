@@ -79,7 +79,7 @@ class RankMemory(NamedTuple):
     weights_and_optimizer: int  # float32 weights, gradients, two moments, and an average if asked
     puzzle_embedding: int
     carry: int  # latent states of the rank's rows, before and after a segment
-    activations: int  # kept for the backward of one micro-batch
+    activations: int  # kept for the backward of one micro-batch, and what noise it is given
 
     @property
     def total(self) -> int:
@@ -93,9 +93,11 @@ def estimate_memory(
     config = network.config
     num_core = sum(parameter.numel() for parameter in network.parameters())
     state = sum(tensor.numel() for tensor in network.initial_state(rank_rows).values())
+    num_tokens = config.num_puzzle_tokens + network.seq_len
+    noise = micro_rows * network.num_noisy_updates * num_tokens * config.hidden_size
     return RankMemory(
         weights_and_optimizer=4 * num_core * (5 if averaged else 4),
         puzzle_embedding=4 * num_puzzles * config.puzzle_emb_ndim,
         carry=2 * state * network.dtype.itemsize,
-        activations=saved_bytes(network, micro_rows),
+        activations=saved_bytes(network, micro_rows) + noise * network.dtype.itemsize,
     )

@@ -6,24 +6,43 @@ from typing import Any
 
 import torch
 from adam_atan2_pytorch import AdamAtan2
-from adam_atan2_pytorch.foreach import AdamAtan2 as ForeachAdamAtan2
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from hrm_deeploop.config import OptimConfig
+from hrm_deeploop.transition import Gates, Transition
 
 ParamList = tuple[Tensor, ...] | list[Tensor]
 
 
+def parameter_groups(network: nn.Module) -> list[dict[str, Any]]:
+    """Every parameter once: those that decay, and the vectors of transitions, which do not.
+
+    All of HRM's own decay, its biases too. Biases and gains of gates would be pulled to where the
+    gate is 1/2 and depends on nothing: far from where they start, and in a long run all the way.
+    """
+    vectors = [
+        parameter
+        for module in network.modules()
+        if isinstance(module, Gates | Transition)
+        for parameter in module.parameters(recurse=False)
+    ]
+    apart = {id(parameter) for parameter in vectors}
+    groups: list[dict[str, Any]] = [
+        {"params": [p for p in network.parameters() if id(p) not in apart]}
+    ]
+    return [*groups, {"params": vectors, "weight_decay": 0.0}] if vectors else groups
+
+
 def build_optimizer(
-    parameters: Iterable[nn.Parameter], config: OptimConfig
+    parameters: Iterable[nn.Parameter] | Iterable[dict[str, Any]], config: OptimConfig
 ) -> torch.optim.Optimizer:
     """Adam-atan2 (Everett et al. 2024, arXiv:2407.05872) with a = b = 1 as in HRM, or AdamW.
 
-    ``parameters`` are on the device that they will be trained on.
+    ``parameters``, or groups of them, are on the device that they will be trained on. Both kinds
+    keep the same state on every device, so that a run can be continued on another.
     """
-    parameters = list(parameters)
     options: dict[str, Any] = {
         "lr": config.lr,
         "betas": (config.beta1, config.beta2),
@@ -31,9 +50,9 @@ def build_optimizer(
     }
     if config.optimizer == "adamw":
         return torch.optim.AdamW(parameters, fused=True, **options)
-    # One kernel for all tensors saves launches; on a CPU, where there are none, it is slower.
-    kind = ForeachAdamAtan2 if parameters[0].device.type != "cpu" else AdamAtan2
-    return kind(parameters, a=1.0, b=1.0, **options)  # the package's own default is a = 1.27
+    # The package's own default is a = 1.27. Its foreach variant has another state, with a copy of
+    # the initial weights.
+    return AdamAtan2(parameters, a=1.0, b=1.0, **options)
 
 
 def lr_ratio(step: int, *, total_steps: int, config: OptimConfig) -> float:

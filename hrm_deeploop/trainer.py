@@ -29,7 +29,7 @@ from hrm_deeploop.halting import (
 from hrm_deeploop.losses import Correctness, correctness, segment_loss
 from hrm_deeploop.model import Reasoner
 from hrm_deeploop.noise import draw_noise
-from hrm_deeploop.optim import average_weights, build_optimizer, build_scheduler
+from hrm_deeploop.optim import average_weights, build_optimizer, build_scheduler, parameter_groups
 from hrm_deeploop.puzzle_embedding import PuzzleEmbedding
 from hrm_deeploop.recurrence import State, detach
 from hrm_deeploop.window import COUNTED, LOSS_SUMS, LogWindow, gradient_norms
@@ -95,7 +95,7 @@ class Trainer:
         self.window = LogWindow(ranks, list(network.stacks))
         self._finite = finite_check(ranks.device)
         self.carry: tuple[Carry, ...] | None = None  # a part for every length of sequence
-        self.optimizer = build_optimizer(network.parameters(), config)
+        self.optimizer = build_optimizer(parameter_groups(network), config)
         self.scheduler = build_scheduler(self.optimizer, total_steps=total_steps, config=config)
         self.averaged = average_weights(network, config.ema_rate) if config.ema_rate else None
         self._parallel = data_parallel(network, ranks)

@@ -192,7 +192,7 @@ class Recirculation(Transition):
         return (1 - self.alpha) * state + (self.alpha * y / t).to(state.dtype) * target, None
 
 
-class _Gates(nn.Module):
+class Gates(nn.Module):
     """Sigmoids of a * W Z + b, with Z the normalised streams, for every update of a cycle.
 
     Args:
@@ -247,7 +247,7 @@ class _Expanded(Transition):
     def __init__(self, dim: int, num_loops: int, streams: int, kinds: Kinds, eps: float) -> None:
         super().__init__()
         self.streams = streams
-        self.gates = _Gates(num_loops, streams, dim, kinds, eps)
+        self.gates = Gates(num_loops, streams, dim, kinds, eps)
         self.bias = nn.Parameter(torch.empty(num_loops, dim))
 
     def initialize(self, normal_: Callable[[Tensor, float], Tensor]) -> None:

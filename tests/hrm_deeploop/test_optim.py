@@ -1,11 +1,19 @@
 """Optimisers, schedule and averaging against hand-computed numbers."""
 
 import math
+from typing import get_args
 
 import pytest
 import torch
 
-from hrm_deeploop.optim import average_weights, build_optimizer, build_scheduler, lr_ratio
+from hrm_deeploop.config import TransitionName
+from hrm_deeploop.optim import (
+    average_weights,
+    build_optimizer,
+    build_scheduler,
+    lr_ratio,
+    parameter_groups,
+)
 from hrm_deeploop.puzzle_embedding import PuzzleEmbedding
 
 
@@ -106,10 +114,29 @@ def test_a_lookup_is_a_leaf_and_leaves_the_table_alone():
         assert not table.lookup(torch.tensor([1])).requires_grad
 
 
-def test_every_parameter_is_in_exactly_one_group(make_network, optim_config):
-    network = make_network()
+@pytest.mark.parametrize("transition", get_args(TransitionName))
+def test_every_parameter_is_in_exactly_one_group(make_network, optim_config, transition):
+    network = make_network(transition=transition)
     for name in ("adamw", "adam_atan2"):
-        optimizer = build_optimizer(network.parameters(), optim_config(optimizer=name))
+        optimizer = build_optimizer(parameter_groups(network), optim_config(optimizer=name))
         grouped = [p for group in optimizer.param_groups for p in group["params"]]
         assert len(grouped) == len({id(p) for p in grouped})
         assert {id(p) for p in grouped} == {id(p) for p in network.parameters()}
+
+
+def test_gates_do_not_decay_and_all_of_hrm_does(make_network, optim_config):
+    gates = {"parcae": {"log_decay", "log_step"}, "recurrent_gpt": {"gate"}, "huginn": set()}
+    gates["operloop"] = {"gates.gain", "gates.bias", "bias"}
+    for transition, expected in gates.items():
+        network = make_network(transition=transition)
+        before = {name: p.detach().clone() for name, p in network.named_parameters()}
+        config = optim_config(lr=0.5, weight_decay=0.5, optimizer="adamw")
+        optimizer = build_optimizer(parameter_groups(network), config)
+        for parameter in network.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+        optimizer.step()
+        own = {f"transition_L.{name}" for name in expected}
+        for name, parameter in network.named_parameters():
+            kept = 1.0 if name in own else 0.75
+            torch.testing.assert_close(parameter.detach(), kept * before.pop(name))
+        assert not before

@@ -1,5 +1,6 @@
 """Transitions: their identities, what they learn, and that huginn is HRM's own update."""
 
+import math
 from itertools import pairwise
 from typing import get_args
 
@@ -9,8 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from hrm_deeploop.alignment import _Segment, measure_alignment
 from hrm_deeploop.config import TransitionConfig, TransitionName
-from hrm_deeploop.losses import token_loss
+from hrm_deeploop.halting import Batch
+from hrm_deeploop.losses import correctness, segment_loss, token_loss
 from hrm_deeploop.transition import (
     Parcae,
     Update,
@@ -202,6 +205,69 @@ def test_the_injection_enters_at_the_first_update_alone(name):
     assert torch.equal(first, again)
 
 
+def start(given, *, gain=0.0):
+    """A transition as it starts, with gates that are the same for every token."""
+    transition = make(given)
+    generator = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        transition.initialize(lambda tensor, sd: tensor.normal_(0, sd, generator=generator))
+        if hasattr(transition, "gates"):
+            torch.testing.assert_close(
+                transition.gates.gain, torch.full_like(transition.gates.gain, 0.01)
+            )
+            transition.gates.gain.fill_(gain)
+    return transition
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"name": "hyperloop", "streams": 5}, {"pre": 0.2, "res": 0.5, "post": 0.5}),
+        ({"name": "hyperloop_aligned", "streams": 5}, {"pre": 0.2, "res": 0.5}),
+        ({"name": "operloop", "streams": 4}, {"in": 0.5, "decay": 0.02, "step": 0.9}),
+        ({"name": "operloop", "streams": 4, "step": "unit"}, {"in": 0.5, "decay": 0.02}),
+        (
+            {"name": "operloop", "streams": 4, "objective": "inner"},
+            {"in": 0.5, "decay": 0.98, "step": 0.9},
+        ),
+    ],
+    ids=str,
+)
+def test_gates_start_from_the_values_that_are_documented(given, expected):
+    transition = start(given)
+    for number in range(3):
+        gates = transition.gates(draw(2, 4, given["streams"]), number)
+        assert gates.keys() == expected.keys()
+        for name, gate in gates.items():
+            torch.testing.assert_close(gate, torch.full_like(gate, expected[name]))
+        assert (transition.bias[number] == 0).all()
+
+
+def test_a_hyperloop_starts_by_reading_the_mean_and_writing_to_every_stream():
+    transition, Y = start({"name": "hyperloop", "streams": 3}), draw(2, 4, 3)
+    after, _ = transition(Y, Update(draw(2, 4, seed=2), blocks, 1))
+    expected = Y / 2 + blocks(Y.mean(dim=2)).unsqueeze(2)
+    torch.testing.assert_close(after, expected)
+
+
+def test_an_operloop_starts_by_bringing_its_reading_to_the_target():
+    """H_in H_in^T = 1: o' = H_in y' = (1 - eta) o + eta t, but for the little that decays."""
+    transition, Y = start("operloop"), draw(2, 4, 4)
+    read = Y.sum(dim=2) / 2
+    after, _ = transition(Y, Update(draw(2, 4, seed=2), blocks, 1))
+    kept = 1 - 0.9 * 0.02
+    torch.testing.assert_close(after.sum(dim=2) / 2, (kept - 0.9) * read + 0.9 * blocks(read))
+
+
+@pytest.mark.parametrize("aligned", [False, True])
+def test_a_parcae_starts_from_one_over_e(aligned):
+    transition, y, e = start(f"parcae{'_aligned' * aligned}"), draw(2, 4), draw(2, 4, seed=2)
+    A = math.exp(-1)
+    target = blocks(A * y + (1 - A) * e)
+    after, _ = transition(y, Update(e, blocks, 1))
+    torch.testing.assert_close(after, A * target if aligned else target)
+
+
 def test_streams_start_as_copies_and_leave_as_their_mean():
     transition = make({"name": "hyperloop", "streams": 3})
     y = draw(2, 4)
@@ -222,6 +288,28 @@ def test_gradients_reach_every_parameter(make_network, make_batch, name, gradien
         if key.startswith("transition"):
             assert parameter.grad is not None, key
             assert parameter.grad.abs().sum() > 0, key
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_alignment_goes_through_every_transition(make_network, make_batch, name):
+    """The visits' gradients add up to the ordinary one, and U has a derivative to be taken."""
+    other = "huginn" if name == "recirculation" else name
+    network = make_network(transition=name, transition_H=other, L_cycles=3, attention="matmul")
+    batch = Batch(*make_batch())
+    vectors = torch.zeros(4, 16)
+    state = network.initial_state(4)
+    copies = _Segment(network, batch, vectors, state).visit_gradients()
+    out = network(state, batch.inputs, vectors)
+    exact = correctness(out.logits, batch.labels).exact
+    (segment_loss(out.logits, batch.labels, exact, out.q_halt).total / 4).backward()
+    for module, visits in copies.items():
+        for key, parameter in network.stacks[module].named_parameters():
+            total = torch.stack([visit.gradients[key] for visit in visits]).sum(0)
+            torch.testing.assert_close(total, parameter.grad, rtol=1e-4, atol=1e-6)
+    found = measure_alignment(network, batch, vectors, state)["L"]
+    assert found.rounds == 3
+    assert 0 < found.kappa <= 3 + 1e-6
+    assert all(0 < sublayer.response <= 1 + 1e-6 for sublayer in found.sublayers)
 
 
 def test_the_default_adds_no_parameter_and_changes_no_draw(make_network):

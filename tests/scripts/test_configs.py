@@ -1,8 +1,14 @@
 """Every file of configs/ composes into a valid run; a mistake is one clear line."""
 
-import pytest
+from typing import get_args
 
+import pytest
+import torch
+
+from hrm_deeploop.config import TransitionName
 from scripts import cli
+from scripts.assemble import build_network
+from scripts.describe import describe, format_description
 from scripts.run_config import (
     RunConfig,
     load_config,
@@ -183,3 +189,27 @@ def test_runs_and_cells_from_before_a_key_was_there_stay_what_they_were(tmp_path
     assert {key: other[key] for key in known if key != "model"} == {
         key: value for key, value in known.items() if key != "model"
     }
+
+
+@pytest.mark.parametrize("transition", get_args(TransitionName))
+@pytest.mark.parametrize("model", ["hrm_tiny", "looped"])
+def test_describe_takes_every_model_with_every_transition(model, transition):
+    shape = ("model.rounds=5",) if model == "looped" else ("model.L_cycles=5",)
+    overrides = ("experiment=smoke", f"model={model}", f"transition={transition}", *shape)
+    config = run_config(*overrides)
+    facts = describe(config, 1)
+    revisited = "loop" if model == "looped" else "L"
+    assert facts[f"R_g_{revisited}"] == 5
+    network = build_network(config, torch.device("cpu"))
+    assert facts["params"]["core"] == sum(p.numel() for p in network.parameters())
+    text = format_description(config, facts)
+    assert f"transition {transition}" in text
+    plain = describe(run_config(*overrides, "transition=huginn"), 1)
+    added = sum(p.numel() for t in network.transitions.values() for p in t.parameters())
+    assert facts["params"]["core"] - plain["params"]["core"] == added
+    flops = [found["flops"]["per_example_forward"] for found in (facts, plain)]
+    assert flops[0] > flops[1] if added else flops[0] == flops[1]
+    if transition == "recurrent_gpt":
+        noise = network.num_noisy_updates * (36 + 1) * 32 * network.dtype.itemsize
+        activations = [f["memory_per_rank"]["activations"] for f in (facts, plain)]
+        assert activations[0] >= activations[1] + 8 * noise
