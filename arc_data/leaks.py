@@ -1,10 +1,12 @@
-"""Leak check: does a held-out test pair occur among the training pairs, up to augmentation?
+"""Leak check: does a held-out pair occur among the training pairs, up to augmentation?
+
+Held out are the test pairs of evaluated tasks, and the demonstrations that validate a training.
 
 Two pairs have the same content if a dihedral move and a color permutation that keeps black turn one
 into the other. Each pair has a canonical key, so one dictionary answers for all. A test pair whose
 output is not known is compared by its input.
 
-Across tasks such a pair is a leak. Within a task, where a test pair is a symmetric copy of a
+Across tasks such a pair is a leak. Within a task, where a held-out pair is a symmetric copy of a
 demonstration, it is ARC's own doing: reported, never removed.
 """
 
@@ -41,12 +43,16 @@ def _renamed(grids: Sequence[Grid], move: int) -> bytes:
 
 
 class Match(NamedTuple):
-    """A held-out test pair, and a training pair with the same content."""
+    """A held-out pair, and a training pair with the same content."""
 
-    task_id: str
-    test_index: int
+    held_out: PlacedPair
     found: PlacedPair
     by_input: bool  # the test output is not known, the inputs are equal
+
+    @property
+    def is_within(self) -> bool:
+        """Whether both are of one task."""
+        return self.held_out.task_id == self.found.task_id
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +66,7 @@ class LeakReport:
 
 
 def find_leaks(collection: Collection) -> LeakReport:
-    """Compare every test pair of the evaluated tasks with every training pair."""
+    """Compare every held-out pair with every training pair."""
     placed = [
         place
         for task in collection.tasks
@@ -68,22 +74,31 @@ def find_leaks(collection: Collection) -> LeakReport:
     ]
     by_pair: dict[Key, list[PlacedPair]] = {}
     by_input: dict[Key, list[PlacedPair]] = {}
-    hidden = any(pair.output is None for task in collection.evaluated_tasks for pair in task.test)
+    held_out = [
+        PlacedPair(task.id, "test", i, pair)
+        for task in collection.evaluated_tasks
+        for i, pair in enumerate(task.test)
+    ]
+    held_out += [
+        PlacedPair(task.id, "train", len(task.train), task.test[0])
+        for task in collection.validation_tasks
+    ]
+    hidden = any(place.pair.output is None for place in held_out)
     for place in placed:
         by_pair.setdefault(canonical_key(place.pair.grids), []).append(place)
         if hidden:
             by_input.setdefault(canonical_key([place.pair.input]), []).append(place)
     matches = [
-        Match(task.id, i, found, by_input=pair.output is None)
-        for task in collection.evaluated_tasks
-        for i, pair in enumerate(task.test)
-        for found in (by_input if pair.output is None else by_pair).get(
-            canonical_key(pair.grids), ()
+        Match(held, found, by_input=held.pair.output is None)
+        for held in held_out
+        for found in (by_input if held.pair.output is None else by_pair).get(
+            canonical_key(held.pair.grids), ()
         )
+        if found.place != held.place
     ]
     return LeakReport(
-        across=tuple(m for m in matches if m.found.task_id != m.task_id),
-        within=tuple(m for m in matches if m.found.task_id == m.task_id),
+        across=tuple(match for match in matches if not match.is_within),
+        within=tuple(match for match in matches if match.is_within),
         equal_tasks=_equal_tasks(collection.tasks),
         repeated_ids=collection.repeated,
     )
@@ -110,7 +125,7 @@ def training_set(collection: Collection, report: LeakReport, policy: LeakPolicy)
     """
     if policy == "error" and report.across:
         raise ValueError(
-            f"data.leaks=error: {len(report.across)} held-out test pairs occur in other tasks' "
+            f"data.leaks=error: {len(report.across)} held-out pairs occur in other tasks' "
             f"training pairs, the first is {format_match(report.across[0])}"
         )
     dropped = {match.found.place for match in report.across if policy == "exclude"}
@@ -134,9 +149,9 @@ def training_set(collection: Collection, report: LeakReport, policy: LeakPolicy)
 
 def format_match(match: Match) -> str:
     """One line for a match."""
-    found = match.found
-    what = "the input of test pair" if match.by_input else "test pair"
+    held, found = match.held_out, match.found
+    what = "the input of test pair" if match.by_input else f"{held.part} pair"
     return (
-        f"{what} {match.test_index} of {match.task_id} is {found.part} pair {found.number} of "
+        f"{what} {held.number} of {held.task_id} is {found.part} pair {found.number} of "
         f"{found.task_id}"
     )

@@ -172,11 +172,17 @@ def load(config: DataConfig) -> Collection:
             f"data.canvas={config.canvas}: none of the {len(tasks)} tasks of {config.source} fits; "
             f"allowed is {smallest} (the smallest task) to {MAX_SIDE}"
         )
+    long_enough = [task.id for task in fitting if len(task.train) >= 3]
+    if config.validation and not long_enough:
+        raise ValueError(
+            f"data.validation={config.validation}: no task of {config.source} has three "
+            "demonstrations, of which one could be held out"
+        )
     return Collection(
         name="+".join([config.source, *config.extra_sources, *config.extra_folders]),
         tasks=fitting,
         evaluated=evaluated & frozenset(task.id for task in fitting),
-        validation=_share([t.id for t in fitting if len(t.train) >= 3], config.validation, config),
+        validation=_share(long_enough, config.validation, config),
         parts=(*parts, *extra),
         too_large=tuple(task.id for task in tasks if task.max_side > config.canvas),
         repeated=repeated,

@@ -79,8 +79,18 @@ class Parts:
         mine = sorted(self.folder.glob(f"rank{self.rank:04}-*.npz"))
         return 1 + int(mine[-1].stem.split("-")[1]) if mine else 0
 
-    def finish(self, tasks: tuple[Task, ...], about: dict[str, Any]) -> Predictions:
-        """All answers in the order of their rows. For one rank alone, when every row has one."""
+    def finish(self, tasks: tuple[Task, ...], about: dict[str, Any], num_rows: int) -> Predictions:
+        """All answers in the order of their rows. For one rank alone.
+
+        Raises:
+            ValueError: if a row has none, as when another evaluation writes to the same folder.
+        """
+        num_missing = int((~self.answered(num_rows)).sum())
+        if num_missing:
+            raise ValueError(
+                f"{self.folder}: {num_missing} of {num_rows} answers are not there (does another "
+                "evaluation write to it?); the same command predicts them"
+            )
         parts = [_read(path) for path in self._files()]
         number = np.concatenate([part.pop("number") for part in parts])
         joined = join([Predictions(tasks=tasks, about=about, **part) for part in parts])

@@ -8,6 +8,8 @@ import ctypes
 import gc
 import os
 import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from inspect import signature
 from typing import Any, Literal
@@ -38,7 +40,13 @@ def choose_device(name: DeviceName) -> torch.device:
         there = ", ".join(candidate for candidate, is_there in available.items() if is_there)
         raise ValueError(f"device={name}: not available on this machine, which has {there}")
     if name == "cuda":
-        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+        local_rank, num_gpus = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
+        if local_rank >= num_gpus:
+            raise ValueError(
+                f"torchrun started more processes than this machine has GPUs: allowed is "
+                f"--nproc-per-node 1 to {num_gpus}"
+            )
+        torch.cuda.set_device(local_rank)
         return torch.device("cuda", torch.cuda.current_device())
     if name == "cpu":
         _keep_freed_memory()
@@ -63,15 +71,15 @@ def choose_dtype(name: DtypeName, device: torch.device) -> torch.dtype:
     """``auto`` takes bfloat16 where the machine computes in it, else float32."""
     if name != "auto":
         return getattr(torch, name)
+    # Emulated bfloat16 is slower than float32, so ask for the instructions themselves.
     if device.type == "cuda":
-        return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float32
-    if device.type == "cpu":
-        return torch.bfloat16 if _cpu_has_bfloat16() else torch.float32
-    return torch.float32
+        has_bfloat16 = torch.cuda.is_bf16_supported(including_emulation=False)
+    else:
+        has_bfloat16 = device.type == "cpu" and _cpu_has_bfloat16()
+    return torch.bfloat16 if has_bfloat16 else torch.float32
 
 
 def _cpu_has_bfloat16() -> bool:
-    # Emulated bfloat16 is slower than float32, so ask for the instructions themselves.
     capabilities = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
     return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
 
@@ -105,6 +113,12 @@ class Ranks:
         """Whether ``value`` is true on at least one rank; the same answer on all."""
         return bool(self.max(torch.tensor(int(value), device=self.device)))
 
+    def agree(self, number: int | None) -> int | None:
+        """The largest number that a rank has, None where none has any; the same on all."""
+        if self.world_size == 1:
+            return number
+        return int(self.max(torch.tensor(number or 0, device=self.device))) or None
+
     def gather_rows(self, tensor: Tensor) -> Tensor:
         """The ranks' equally long tensors, one after another."""
         if self.world_size == 1:
@@ -124,6 +138,21 @@ class Ranks:
         """Wait until every rank is here."""
         if self.world_size > 1:
             dist.barrier()
+
+
+@contextmanager
+def same_order() -> Iterator[None]:
+    """Sums are added up in an order of their own, so that ranks that add the same get the same.
+
+    A GPU otherwise adds to one place from many threads in the order in which they come.
+    """
+    before = torch.are_deterministic_algorithms_enabled()
+    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before, warn_only=warn_only)
 
 
 def join_ranks(device_name: DeviceName) -> Ranks:

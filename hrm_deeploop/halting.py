@@ -62,6 +62,10 @@ class Carry(NamedTuple):
             batch=self.batch.map(chunk),
         )
 
+    def cast(self, dtype: torch.dtype) -> "Carry":
+        """With latent states in ``dtype``."""
+        return self._replace(state={name: z.to(dtype) for name, z in self.state.items()})
+
     def tensors(self) -> dict[str, Tensor]:
         """Everything by name, for a checkpoint."""
         own = {"steps": self.steps, "halted": self.halted}

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any
 
-import torch
 from tqdm import tqdm
 
 from hrm_deeploop.halting import Batch
@@ -103,6 +102,7 @@ def fit(
                 log.write({"step": step, **found, "seconds/alignment": clock.take("alignment")})
             due = eval_interval is not None and (step % eval_interval == 0 or is_end)
             if evaluate is not None and due:
+                trainer.check_finite()
                 with clock.measure("eval"):
                     scores = evaluate()
                 if log is not None:
@@ -121,14 +121,12 @@ def fit(
 def _agreed(trainer: Trainer, number: int | None) -> int | None:
     """The signal that any rank has received, so that all stop after the same step.
 
-    Asking makes an accelerator wait, so it is not asked every step.
+    Asking makes an accelerator wait, so several ranks on such do not ask every step.
     """
-    if trainer.ranks.world_size == 1:
-        return number
-    if trainer.ranks.device.type != "cpu" and trainer.step % AGREE_EVERY:
+    ranks = trainer.ranks
+    if ranks.world_size > 1 and ranks.device.type != "cpu" and trainer.step % AGREE_EVERY:
         return None
-    received = torch.tensor(number or 0, device=trainer.ranks.device)
-    return int(trainer.ranks.max(received)) or None
+    return ranks.agree(number)
 
 
 class _Clock:
@@ -158,7 +156,8 @@ def _log_row(trainer: Trainer, clock: _Clock) -> dict[str, Any]:
     """One line of metrics.jsonl about the steps since the last one."""
     batch_size = trainer.config.global_batch_size
     num_steps = trainer.window.num_steps
-    means = trainer.window.take(batch_size)
+    with clock.measure("step"):  # an accelerator is waited for here
+        means = trainer.window.take(batch_size)
     seconds = {name: clock.take(name) for name in ("data", "step", "checkpoint")}
     return {
         "step": trainer.step,

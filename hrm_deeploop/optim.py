@@ -83,8 +83,9 @@ def average_weights(network: nn.Module, ema_rate: float) -> AveragedModel:
     end with its initial weights still in the average.
     """
 
-    def update(averaged: ParamList, current: ParamList, num_updates: Tensor | int) -> None:
-        n = int(num_updates)
+    def update(averaged: ParamList, current: ParamList, _: Tensor | int) -> None:
+        n = int(model.n_averaged)  # on the host, unlike the copy that is handed over
         get_ema_multi_avg_fn(min(ema_rate, (1 + n) / (10 + n)))(averaged, current, n)
 
-    return AveragedModel(network, multi_avg_fn=update)
+    model = AveragedModel(network, multi_avg_fn=update)
+    return model

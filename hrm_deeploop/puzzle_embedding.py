@@ -12,6 +12,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from hrm_deeploop.device import same_order
+
 
 class PuzzleEmbedding(nn.Module):
     """Table of ``num_puzzles`` vectors of ``ndim`` numbers, all zero at first (HRM)."""
@@ -34,11 +36,16 @@ class PuzzleEmbedding(nn.Module):
         lr: float,
         weight_decay: float,
     ) -> None:
-        """Update the rows in ``puzzle_ids``; a row that occurs twice sums its gradients first."""
+        """Update the rows in ``puzzle_ids``; a row that occurs twice sums its gradients first.
+
+        Every rank does so to its own copy of the table, so the sums must be the same on all, to
+        the last bit: the sign of one that cancels hangs on it.
+        """
         # Rows that occur twice meet at the first occurrence; unlike unique() this needs no number
         # from the device, so a step does not wait for it.
         first = (puzzle_ids[:, None] == puzzle_ids).int().argmax(dim=1)
-        total = torch.zeros_like(grad).index_add_(0, first, grad)[first]
+        with same_order():
+            total = torch.zeros_like(grad).index_add_(0, first, grad)[first]
         self.weight[puzzle_ids] = (
             self.weight[puzzle_ids] * (1 - lr * weight_decay) - lr * total.sign()
         )

@@ -296,7 +296,7 @@ class Trainer:
 
         The carry is that of the whole global batch, so that any number of ranks can go on.
         """
-        self._finite.flush()
+        self.check_finite()
         carries = None
         if self.carry is not None:
             carries = [
@@ -312,8 +312,19 @@ class Trainer:
             "carry": carries,
         }
 
+    def check_finite(self) -> None:
+        """Look at the values of every step until now, which an accelerator does some steps later.
+
+        Raises:
+            NonFiniteError: if one is not finite.
+        """
+        self._finite.flush()
+
     def load_training_state(self, saved: dict[str, Any]) -> None:
-        """Go on from ``training_state()``; the caller has loaded the weights of the same step."""
+        """Go on from ``training_state()``; the caller has loaded the weights of the same step.
+
+        It may be of another device or dtype: latent states are cast to the network's.
+        """
         self.step = saved["step"]
         self.window.load_state(saved["window"])
         self.optimizer.load_state_dict(saved["optimizer"])
@@ -328,7 +339,7 @@ class Trainer:
                         name: tensor.chunk(world_size)[rank].to(self.ranks.device)
                         for name, tensor in tensors.items()
                     }
-                )
+                ).cast(self.network.dtype)
                 for tensors in saved["carry"]
             )
 

@@ -123,7 +123,7 @@ def load_training_set(config: RunConfig, data: Data) -> TrainingSet:
     if report.across:
         handled = {"exclude": "excluded", "keep": "kept"}
         print(
-            f"data: {len(report.across)} training pairs are held-out test pairs of another task, "
+            f"data: {len(report.across)} training pairs are held-out pairs of another task, "
             f"{handled.get(config.data.leaks, 'refused')} (scripts/data.py leaks lists "
             f"them): {_few([format_match(match) for match in report.across])}",
             file=sys.stderr,

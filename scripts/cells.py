@@ -153,7 +153,8 @@ def _key(config: RunConfig) -> str:
     """What decides the numbers of a cell."""
     values = flatten(without_later_keys(config))
     kept = {key: value for key, value in values.items() if key not in RESUMABLE_KEYS}
-    for name in ("votes", "attempts", "validation_votes"):  # resumable, but they decide numbers
+    kept["attention"] = config.attention  # resumable, but they decide numbers
+    for name in ("votes", "attempts", "validation_votes"):
         kept[f"evaluation.{name}"] = getattr(config.evaluation, name)
     return sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()
 

@@ -24,7 +24,8 @@ from omegaconf.errors import OmegaConfBaseException
 
 CONFIG_DIR = Path(__file__).resolve().parent.parent / "configs"
 TRACEBACK_VARIABLE = "HRM_DEEPLOOP_TRACEBACK"
-USER_ERROR, INTERRUPTED = 2, 130
+USER_ERROR, OUT_OF_MEMORY, INTERRUPTED = 2, 3, 130
+LESS_MEMORY = "micro_batch_size (train), batch_size (evaluate)"
 # Overrides whose list elements are task ids.
 ID_LIST = re.compile(r"(?P<key>tasks|data\.tasks|data\.evaluate)=\[(?P<ids>.+)\]")
 LIST_ELEMENT = re.compile(r"""\s*'[^']*'|\s*"[^"]*"|[^,]+""")
@@ -71,6 +72,13 @@ def launch(
             raise
         print(f"{name}: {' '.join(str(error).split())}", file=sys.stderr)
         sys.exit(USER_ERROR)
+    except RuntimeError as error:
+        # torch's, which is not imported here: scripts about data alone start without it.
+        if type(error).__name__ != "OutOfMemoryError" or os.environ.get(TRACEBACK_VARIABLE):
+            raise
+        text = str(error).split(". ")[0]
+        print(f"{name}: {text}; smaller are {LESS_MEMORY}", file=sys.stderr)
+        sys.exit(OUT_OF_MEMORY)
     except KeyboardInterrupt:
         print(f"{name}: interrupted", file=sys.stderr)
         sys.exit(INTERRUPTED)

@@ -111,10 +111,10 @@ def show_leaks(config: DataConfig, *, as_text: bool) -> dict[str, Any]:
 
 def _leak_lines(report: LeakReport) -> dict[str, list[str]]:
     return {
-        "held-out test pairs among another task's training pairs (leaks)": list(
+        "held-out pairs among another task's training pairs (leaks)": list(
             map(format_match, report.across)
         ),
-        "held-out test pairs among the task's own demonstrations (kept)": list(
+        "held-out pairs among the task's own demonstrations (kept)": list(
             map(format_match, report.within)
         ),
         "equal tasks under several ids": [" ".join(ids) for ids in report.equal_tasks],

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from eval.tables import format_ladders
+from hrm_deeploop.attention import AttentionName
 from hrm_deeploop.device import DeviceName, join_ranks, leave_ranks
 from scripts import cli
 from scripts.assemble import find_checkpoint
@@ -29,6 +30,7 @@ class EvaluateOptions(Choices):
     attempts: Annotated[tuple[Count, ...], Field(strict=False, min_length=1)] | None
     batch_size: Count | None
     new_puzzles: NewPuzzles | None
+    attention: AttentionName | None
     device: DeviceName
 
 
@@ -45,6 +47,7 @@ def main(overrides: list[str]) -> dict[str, Any]:
         "run_dir": options.run,
         "evaluation": evaluation,
         "new_puzzles": options.new_puzzles or config.new_puzzles,
+        "attention": options.attention or config.attention,
     }
     config = config.model_copy(update=changes)
     checkpoint = find_checkpoint(run, options.checkpoint)

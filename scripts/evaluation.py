@@ -175,11 +175,11 @@ class Evaluation:
         ranks.barrier()
         answered = parts.answered(len(self.questions))
         ranks.barrier()  # everybody has looked before anybody writes
-        received = self._predict_others(parts, answered, title)
-        if ranks.any(received is not None):
-            return received
+        stopped_by = ranks.agree(self._predict_others(parts, answered, title))
+        if stopped_by is not None:
+            return stopped_by
         if ranks.is_main:
-            parts.finish(self.tasks, self.about).save(self.path)
+            parts.finish(self.tasks, self.about, len(self.questions)).save(self.path)
             parts.close()
         ranks.barrier()
         return None

@@ -97,7 +97,11 @@ class RunConfig(StrictConfig):
         return self
 
     @model_validator(mode="after")
-    def _alignment_can_be_measured(self) -> "RunConfig":
+    def _attention_and_alignment_can_be_computed(self) -> "RunConfig":
+        if self.attention == "flash" and self.dtype in ("float32", "float64"):
+            raise ValueError(
+                f"attention=flash computes in bfloat16, not in dtype={self.dtype}; sdpa does in all"
+            )
         segment, max_steps = self.alignment.segment, self.model.halt_max_steps
         if segment > max_steps:
             raise ValueError(
@@ -193,6 +197,7 @@ RESUMABLE_KEYS = frozenset(
     (
         *("run_dir", "resume", "stop_after", "checkpoint_every", "logger", "device"),
         *("keep_last", "keep_every", "new_puzzles", "micro_batch_size", "compile"),
+        "attention",
         *("evaluation.votes", "evaluation.attempts", "evaluation.batch_size"),
         *("evaluation.validation_votes", "eval_interval", "alignment.every", "alignment.rows"),
         "alignment.segment",

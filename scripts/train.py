@@ -82,7 +82,7 @@ def main(overrides: list[str]) -> dict[str, Any]:
     return {
         "run_dir": config.run_dir,
         "checkpoint": str(checkpoint),
-        "output": output,
+        "output": output if ranks.is_main else "text",
         "exit_status": 0 if stopped_by is None else 128 + stopped_by,
     }
 

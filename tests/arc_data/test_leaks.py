@@ -86,8 +86,28 @@ def test_a_leak_is_found_named_and_excluded(data_config, tmp_path):
     )
     assert by_task == {"a": 0, "held": 1}  # the held-out task keeps its own demonstration
     assert sum(map(len, training_set(collection, report, "keep"))) == 4
-    with pytest.raises(ValueError, match=r"data\.leaks=error: 3 held-out test pairs"):
+    with pytest.raises(ValueError, match=r"data\.leaks=error: 3 held-out pairs"):
         training_set(collection, report, "error")
+
+
+def test_a_held_out_demonstration_does_not_train_in_another_task(data_config, tmp_path):
+    other = {"input": [[7, 8, 7]], "output": [[0, 7]]}
+    tasks = {"a": ([OTHER, other, L_PAIR], [OTHER]), "b": ([TURNED], [other])}
+    collection = load(data_config, tmp_path, {}, tasks, validation=0.9)
+    assert collection.validation == {"a"}
+    report = find_leaks(collection)
+    assert [format_match(match) for match in report.across] == [
+        "train pair 2 of a is train pair 0 of b"
+    ]
+    trained = training_set(collection, report, "exclude")
+    assert list(map(len, trained)) == [3, 1]  # a keeps two demonstrations and its test pair
+    held = canonical_key([np.array(grid, np.uint8) for grid in L_PAIR.values()])
+    assert held not in {canonical_key(pair.grids) for pairs in trained for pair in pairs}
+
+
+def test_validation_without_a_task_of_three_demonstrations_is_refused(data_config, tmp_path):
+    with pytest.raises(ValueError, match=r"data\.validation=0\.5: no task of folder has three"):
+        load(data_config, tmp_path, {}, {"a": ([OTHER, L_PAIR], [OTHER])}, validation=0.5)
 
 
 def test_no_test_pair_of_an_evaluated_task_trains(data_config):

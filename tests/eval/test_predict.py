@@ -305,12 +305,14 @@ def test_parts_are_continued_by_any_number_of_ranks(puzzles, tmp_path):
     share(0, 1, stop_after=3)
     before = Parts(path, key).answered(len(questions))
     assert 0 < before.sum() < len(questions)
+    with pytest.raises(ValueError, match=r"of \d+ answers are not there"):
+        Parts(path, key).finish(tasks, {"key": key}, len(questions))
     before_segments = oracle.num_segments
     share(1, 2, stop_after=2)
     share(0, 1, stop_after=None)
     assert Parts(path, key).answered(len(questions)).all()
     assert oracle.num_segments > before_segments
-    joined = Parts(path, key).finish(tasks, {"key": key})
+    joined = Parts(path, key).finish(tasks, {"key": key}, len(questions))
     whole = run(Oracle(puzzles), puzzles, range(10), halting="act", limits=(1, 2))
     order = np.lexsort((whole.segments, whole.final, whole.vote, whole.test_index, whole.task))
     whole = whole.take(order)

@@ -185,6 +185,19 @@ def test_resuming_is_exact(
     assert [row["step"] for row in rows("whole")] == [5, 10, 15, 20]
 
 
+@pytest.mark.parametrize("before", [torch.float32, torch.bfloat16])
+def test_a_run_goes_on_in_another_dtype(make_trainer, make_network, before):
+    """As on another machine, where dtype=auto is another."""
+    after = {torch.float32: torch.bfloat16, torch.bfloat16: torch.float32}[before]
+    first, second = (make_trainer(network=make_network(dtype=d)) for d in (before, after))
+    run(first, 3)
+    for stem, module in first.modules().items():
+        second.modules()[stem].load_state_dict(module.state_dict())
+    second.load_training_state(first.training_state())
+    run(second, 6)
+    assert {z.dtype for z in second.carry[0].state.values()} == {after}
+
+
 @pytest.mark.parametrize("transition", ["huginn", NOISY])
 @pytest.mark.parametrize("micro_batch_size", [1, 2, 4])
 def test_micro_batches_change_nothing_but_rounding(

@@ -10,6 +10,7 @@ import torch
 
 from hrm_deeploop.checkpoint import load_weights
 from hrm_deeploop.metrics import read_metrics
+from scripts import cli
 
 ROOT = Path(__file__).parents[2]
 
@@ -200,3 +201,22 @@ def test_help_shows_usage_groups_and_keys(script):
     assert f"scripts/{script}.py" in result.stdout
     assert "scaling={" in result.stdout
     assert "output" in result.stdout
+
+
+def test_running_out_of_memory_is_one_line(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["train.py"])
+
+    def main(_):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB. GPU 0 has 1 GiB")
+
+    with pytest.raises(SystemExit) as left:
+        cli.launch(main, "train", None, keys_of=["train"])
+    assert left.value.code == 3
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("train: CUDA out of memory; smaller are micro_batch_size")
+
+    def fail(_):
+        raise RuntimeError("a defect")
+
+    with pytest.raises(RuntimeError, match="a defect"):
+        cli.launch(fail, "train", None, keys_of=["train"])

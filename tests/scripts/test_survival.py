@@ -3,6 +3,7 @@
 Real processes; the long ones are marked slow and run in CI.
 """
 
+import errno
 import json
 import os
 import resource
@@ -15,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from filelock import FileLock
 
 from hrm_deeploop.checkpoint import list_checkpoints, load_weights
 from hrm_deeploop.metrics import read_metrics
@@ -249,6 +251,21 @@ def test_two_processes_do_not_train_in_one_directory(tmp_path):
     assert "metrics.jsonl: is gone; the log goes on from step 2" in done.stderr
 
 
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOLCK])
+def test_a_file_system_without_locks_is_trained_on_with_a_word(
+    number, tmp_path, monkeypatch, capsys
+):
+    def refuse(*_, **__):
+        raise OSError(number, "no locks here")
+
+    monkeypatch.setattr(FileLock, "acquire", refuse)
+    assert lock_run(tmp_path / "run") is None
+    assert "can't be locked" in capsys.readouterr().err
+    number = errno.EIO
+    with pytest.raises(OSError, match="no locks here"):
+        lock_run(tmp_path / "run")
+
+
 def test_validation_chooses_the_best_checkpoint_on_demonstrations(tmp_path):
     options = ["data.validation=0.5", "eval_interval=6", "checkpoint_every=null", "keep_last=1"]
     result = run(tmp_path, *options)
@@ -283,8 +300,9 @@ RANKS = ["dtype=float64", "total_steps=6", "optim.global_batch_size=12"]
 def test_ranks_train_the_one_process_weights(ranks, options, tmp_path):
     """In float64, because sign-like updates amplify rounding in float32."""
     for name, num_ranks in (("one", None), ("many", ranks)):
-        result = run(tmp_path / name, *RANKS, *options, ranks=num_ranks)
+        result = run(tmp_path / name, *RANKS, *options, "output=json", ranks=num_ranks)
         assert result.returncode == 0, result.stderr
+        assert json.loads(result.stdout)["run_dir"] == str(tmp_path / name)
     assert_equal_runs(tmp_path / "one", tmp_path / "many", atol=1e-12)
 
 
