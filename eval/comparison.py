@@ -37,7 +37,7 @@ def comparison_tables(comparison: Mapping[str, Any]) -> dict[str, Table]:
                 )
                 for score in Score._fields
             }
-    tables["training"] = _training_table(arms)
+    tables["training"] = _training_table(comparison)
     if comparison["grid"]:
         tables["grid"] = _grid_table(comparison)
     measured = {
@@ -170,7 +170,9 @@ def _points(fraction: float) -> str:
     return f"{round(100 * fraction, 1) + 0.0:+.1f}"
 
 
-def _training_table(arms: Mapping[str, Any]) -> Table:
+def _training_table(comparison: Mapping[str, Any]) -> Table:
+    arms = comparison["arms"]
+
     def number(value: float | None, pattern: str = "{:.3f}") -> str:
         return "n/a" if value is None else pattern.format(value)
 
@@ -192,8 +194,12 @@ def _training_table(arms: Mapping[str, Any]) -> Table:
         ]
         for name, arm in arms.items()
     }
+    budget = comparison["budget"]
+    is_equal = budget != "steps" or len({arm["steps"] for arm in arms.values()}) == 1
+    equal = {"flops": "FLOPs"}.get(budget, budget)
     return Table(
-        "training, mean ± sd over seeds that did not diverge; trained: the loss halved",
+        f"training{f' of equal {equal}' * is_equal}, mean ± sd over seeds that did not diverge; "
+        "trained: the loss halved",
         [
             *("grid", "trained", "train loss", "validation loss", "steps", "examples", "FLOPs"),
             *("core parameters", "seconds"),

@@ -3,6 +3,7 @@
 python scripts/alignment.py run=runs/arc1-mini-deeploop-seed0
 python scripts/alignment.py run=runs/arc1-mini-deeploop-seed0 checkpoint=all
 python scripts/alignment.py run=[runs/L2,runs/L4,runs/L8]     # gamma over L_cycles, and p*
+python scripts/alignment.py run=[runs/compare2,runs/compare6] arm=deeploop   # runs of comparisons
 
 kappa = 1: the visits of a shared sublayer are unrelated; kappa = R: all push the same way, equally
 strongly. The cosine between visits' gradients tells the direction apart from the strength. Over
@@ -37,15 +38,20 @@ from scripts.assemble import (
     load_table,
     to_batch,
 )
+from scripts.compare import COMPARISON_FILE
 from scripts.comparison import check_distinct
 from scripts.evaluation import Count
 from scripts.run_config import RESUMABLE_KEYS, RunConfig, load_config, to_yaml, validate
+
+# Keys in which runs of several depths may differ for gamma; total_steps at equal FLOPs.
+MAY_DIFFER = {"model.L_cycles", "model.rounds", "total_steps", "seed", "optim.lr"}
 
 
 class AlignmentOptions(StrictConfig):
     """Keys of ``configs/alignment.yaml``."""
 
     run: Annotated[tuple[str, ...], Field(strict=False, min_length=1)]
+    arm: str | None  # of comparisons: their runs of this arm
     checkpoint: int | str
     rows: Count
     batches: Count
@@ -90,7 +96,12 @@ def measure_checkpoint(
         "revisited": "loop" if looped else "L",
         **{f"rounds_{m}": found[0][m].rounds for m in modules},
         **{f"kappa_{m}": kappa[m] for m in modules},
-        **{f"kappa_{m}_sd": float(np.std([one[m].kappa for one in found])) for m in modules},
+        **{
+            f"kappa_{m}_sd": float(np.std([one[m].kappa for one in found], ddof=1))
+            if len(found) > 1
+            else None
+            for m in modules
+        },
         **{
             f"{name}_{m}": float(np.mean([getattr(one[m], name) for one in found]))
             for name in ("cosine", "gradient")
@@ -156,7 +167,7 @@ def alignment_tables(result: Mapping[str, Any]) -> dict[str, Table]:
             ["R_*", "kappa_*", "cosine *", "|sum G|/sum|G| *"],
             lambda row, m: [
                 f"{row[f'rounds_{m}']}",
-                f"{row[f'kappa_{m}']:.3f} ±{row[f'kappa_{m}_sd']:.3f}",
+                f"{row[f'kappa_{m}']:.3f}{_spread(row[f'kappa_{m}_sd'])}",
                 f"{row[f'cosine_{m}']:.3f}",
                 f"{row[f'gradient_{m}']:.3f}",
             ],
@@ -189,11 +200,36 @@ def alignment_tables(result: Mapping[str, Any]) -> dict[str, Table]:
     return tables
 
 
-def _are_alike(configs: list[RunConfig]) -> bool:
-    """Whether the runs differ in L_cycles or rounds, seed and learning rate alone."""
+def _spread(sd: float | None) -> str:
+    return "" if sd is None else f" ±{sd:.3f}"
+
+
+def _other_differences(configs: list[RunConfig]) -> list[str]:
+    """Keys beside depth, length, seed and learning rate in which the runs differ."""
     values = {str(number): config.model_dump() for number, config in enumerate(configs)}
-    may_differ = RESUMABLE_KEYS | {"model.L_cycles", "model.rounds", "seed", "optim.lr"}
-    return not config_difference(values).keys() - may_differ
+    may_differ = RESUMABLE_KEYS | MAY_DIFFER
+    return sorted(config_difference(values).keys() - may_differ)
+
+
+def _runs(options: AlignmentOptions) -> list[Path]:
+    """The run directories: those given, or those of an arm of the comparisons given.
+
+    Raises:
+        ValueError: if one is no comparison, or does not have the arm.
+    """
+    if options.arm is None:
+        return [Path(run) for run in options.run]
+    found = []
+    for run in map(Path, options.run):
+        path = run / COMPARISON_FILE
+        if not path.is_file():
+            raise ValueError(f"arm={options.arm}: {run} is no comparison, it has no {path.name}")
+        arms = json.loads(path.read_text(encoding="utf-8"))["arms"]
+        if options.arm not in arms:
+            raise ValueError(f"arm={options.arm}: {run} has {', '.join(arms)}")
+        # The comparison may have been moved since.
+        found += [run / options.arm / Path(d).name for d in arms[options.arm]["run_dirs"]]
+    return found
 
 
 def main(overrides: list[str]) -> dict[str, Any]:
@@ -206,10 +242,10 @@ def main(overrides: list[str]) -> dict[str, Any]:
     cli.show_config(to_yaml(options))
     if options.out is not None and not Path(options.out).absolute().parent.is_dir():
         raise ValueError(f"out={options.out}: there is no folder {Path(options.out).parent}")
-    configs = {Path(run): load_config(Path(run)) for run in options.run}
-    alike = _are_alike(list(configs.values()))
+    configs = {run: load_config(run) for run in _runs(options)}
+    others = _other_differences(list(configs.values()))
     rows = []
-    for run in map(Path, options.run):
+    for run in configs:
         config = configs[run].model_copy(update={"run_dir": str(run)})
         which = "last" if options.checkpoint == "all" else options.checkpoint
         checkpoints = [find_checkpoint(run, which)]
@@ -221,16 +257,19 @@ def main(overrides: list[str]) -> dict[str, Any]:
         (row[f"rounds_{m}"], row[f"kappa_{m}"]) for row in rows for m in [row["revisited"]]
     ]
     rounds, kappas = zip(*revisited, strict=True)
-    if len(set(rounds)) > 1 and alike and options.checkpoint != "all":
+    why_not = None
+    if others:
+        why_not = f"the runs differ in {', '.join(others)}"
+    elif options.checkpoint == "all":
+        why_not = "checkpoint=all takes several steps of a run"
+    if len(set(rounds)) > 1 and why_not is None:
         result["gamma"], result["p_star"] = fit_exponent(rounds, kappas)
     if options.out is not None:
         Path(options.out).write_text(json.dumps(result) + "\n", encoding="utf-8")
     if output == "text":
         print(format_text(alignment_tables(result).values()))
-        if len(set(rounds)) > 1 and not alike:
-            print(
-                "no gamma: the runs differ in more than L_cycles or rounds, seed and learning rate"
-            )
+        if len(set(rounds)) > 1 and why_not is not None:
+            print(f"no gamma: {why_not}")
     return {**result, "output": output}
 
 

@@ -38,6 +38,7 @@ from scripts.comparison import (
     check_arm_files,
     parse_share,
     run_cells,
+    wait_for_cells,
 )
 from scripts.run_config import to_yaml, validate
 
@@ -237,12 +238,17 @@ def main(overrides: list[str]) -> dict[str, Any]:
     )
     ranks = Ranks(device=choose_device(first.config.device))
     try:
-        grid = run_cells(comparison.grid_cells(), share, ranks, test=False)
+        run_cells(comparison.grid_cells(), share, ranks, test=False)
+        grid = wait_for_cells(comparison.grid_cells(), test=False)
         chosen = comparison.choose()
-        final = run_cells(comparison.final_cells(chosen), share, ranks, test=True)
+        run_cells(comparison.final_cells(chosen), share, ranks, test=True)
     except StoppedError as stopped:
         print("stopped; the same command goes on", file=sys.stderr)
         return {"exit_status": 128 + stopped.number}
+    if share[0]:
+        print("this share is done; share 0 writes the report", file=sys.stderr)
+        return {}
+    final = wait_for_cells(comparison.final_cells(chosen), test=True)
     summary = summarize(comparison, chosen, grid, final)
     unmeasured = [name for name, arm in summary["arms"].items() if not arm["alignment"]]
     if first.config.alignment.every and unmeasured:
@@ -251,13 +257,12 @@ def main(overrides: list[str]) -> dict[str, Any]:
             f"{', '.join(unmeasured)} have no measurements and are not run again",
             file=sys.stderr,
         )
-    if share[0] == 0:
-        text = write_comparison(summary, report_dir)
-        if output == "text":
-            print(text)
-            names = (COMPARISON_FILE, MARKDOWN_FILE, HTML_FILE, LADDER_PLOT, CURVES_PLOT)
-            print(f"written: {', '.join(names)} in {report_dir}/")
-    return {**summary, "output": output if share[0] == 0 else "text"}
+    text = write_comparison(summary, report_dir)
+    if output == "text":
+        print(text)
+        names = (COMPARISON_FILE, MARKDOWN_FILE, HTML_FILE, LADDER_PLOT, CURVES_PLOT)
+        print(f"written: {', '.join(names)} in {report_dir}/")
+    return {**summary, "output": output}
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """The cells of a comparison: which there are, which are chosen, and who runs them."""
 
 import itertools
+import math
 import os
 import re
 import sys
@@ -24,7 +25,7 @@ from scripts.run_config import RunConfig, read_yaml, validate
 OWN_KEYS = ("arms", "baseline", "seeds", "grid", "budget", "share", "report_dir")
 RESERVED = {"run_dir", "resume", "output", "seed", *OWN_KEYS}
 ARM_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
-SECONDS_BETWEEN_LOOKS = 5.0
+SECONDS_BETWEEN_LOOKS, SECONDS_BETWEEN_WORDS = 5.0, 300.0
 
 Arms = dict[str, dict[str, Any]]
 Scalar = bool | int | float | str
@@ -66,11 +67,14 @@ def check_arms(arms: Mapping[str, Any], grid: Mapping[str, Any], budget: str) ->
     Raises:
         ValueError: naming the arm or the key and what is allowed.
     """
+    of_budget = set() if budget == "steps" else {"total_steps", "epochs"}
     for key, values in grid.items():
         if key in RESERVED:
             raise ValueError(
                 f"grid.{key}: a grid has keys of a run other than {', '.join(sorted(RESERVED))}"
             )
+        if key in of_budget:
+            raise ValueError(f"grid.{key}: budget={budget} sets how long a run is")
         check_distinct(f"grid.{key}", values)
     for name, own in arms.items():
         if not ARM_NAME.fullmatch(name):
@@ -88,8 +92,8 @@ def check_arms(arms: Mapping[str, Any], grid: Mapping[str, Any], budget: str) ->
         both = sorted(own.keys() & grid.keys())
         if both:
             raise ValueError(f"arms.{name} and grid both set {both[0]}")
-        if budget != "steps" and "total_steps" in own:
-            raise ValueError(f"arms.{name}: budget={budget} sets its total_steps")
+        for key in sorted(of_budget & own.keys()):
+            raise ValueError(f"arms.{name}: budget={budget} sets how long a run is, not {key}")
 
 
 def find_baselines(arms: Sequence[str], baseline: Any) -> dict[str, str]:
@@ -254,22 +258,31 @@ def parse_share(share: str | None) -> tuple[int, int]:
     return index, total
 
 
-def run_cells(
-    cells: Sequence[Cell], share: tuple[int, int], ranks: Ranks, *, test: bool
-) -> list[dict[str, Any]]:
-    """Run this process's share of the cells, then wait for the others' ends."""
+def run_cells(cells: Sequence[Cell], share: tuple[int, int], ranks: Ranks, *, test: bool) -> None:
+    """Run this process's share of the cells."""
     index, total = share
     for number, cell in enumerate(cells):
         if number % total == index:
             print(f"cell {number + 1}/{len(cells)}: {cell.title}", file=sys.stderr)
             run_cell(cell, ranks, test=test)
-    missing, said = list(_unfinished(cells, test=test)), 0
-    while missing:
-        if len(missing) != said:
-            said = len(missing)
-            print(f"waiting for {said} cells of other shares", file=sys.stderr)
+
+
+def wait_for_cells(cells: Sequence[Cell], *, test: bool) -> list[dict[str, Any]]:
+    """What is known of all cells, once the other shares have run theirs.
+
+    Which cells it waits for is said on stderr, every few minutes.
+    """
+    said = -math.inf
+    while missing := list(_unfinished(cells, test=test)):
+        if time.monotonic() - said > SECONDS_BETWEEN_WORDS:
+            said = time.monotonic()
+            names = ", ".join(cell.title for cell in missing[:3]) + ", ..." * (len(missing) > 3)
+            print(
+                f"waiting for {len(missing)} cells of other shares ({names}); a share that has "
+                "ended is started again by its own command",
+                file=sys.stderr,
+            )
         time.sleep(SECONDS_BETWEEN_LOOKS)
-        missing = list(_unfinished(cells, test=test))
     found = [read_cell(cell) for cell in cells]
     return [entry for entry in found if entry is not None]
 

@@ -63,9 +63,21 @@ def take_rows(name: str, runs: Path) -> Rows:
     places = [runs / name, *(runs / Path(name).stem / f for f in (COMPARISON_FILE, SWEEP_FILE))]
     for place in places:
         if place.is_file():
-            text = place.read_text(encoding="utf-8")
-            return json.loads(text.replace(json.dumps(f"{runs}/")[1:-1], ""))
+            return _read_rows(place, json.dumps(f"{runs}/")[1:-1])
     raise ValueError(f"runs={runs}: none of {', '.join(map(str, places))} is there")
+
+
+def _read_rows(path: Path, without: str = "") -> Rows:
+    """The JSON of a file, read without the text ``without``.
+
+    Raises:
+        ValueError: naming the file, if it is not JSON.
+    """
+    text = path.read_text(encoding="utf-8")
+    try:
+        return json.loads(text.replace(without, "") if without else text)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
 
 
 def format_rows(rows: Rows) -> str:
@@ -108,7 +120,7 @@ def fill_page(page: str, rows: Mapping[str, Rows]) -> str:
         chosen = [name.strip() for name in place["tables"].split(",")]
         for name in chosen:
             asked = DIFFERENCE_TO.fullmatch(name)
-            if asked is not None:
+            if asked is not None and "arms" in rows[place["rows"]]:
                 found = difference_to(rows[place["rows"]], asked["arm"])
                 tables |= {f"{score} difference to {asked['arm']}": t for score, t in found.items()}
             if name not in tables:
@@ -144,7 +156,7 @@ def main(overrides: list[str]) -> dict[str, Any]:
             (folder / name).write_text(format_rows(rows), encoding="utf-8")
         for name, png in pictures.items():
             (folder / name).write_bytes(png)
-    rows = {name: json.loads((folder / name).read_text(encoding="utf-8")) for name in names}
+    rows = {name: _read_rows(folder / name) for name in names}
     filled = fill_page(text, rows)
     page.write_text(filled, encoding="utf-8")
     if output == "text":

@@ -36,6 +36,7 @@ from scripts.comparison import (
     check_distinct,
     parse_share,
     run_cells,
+    wait_for_cells,
 )
 from scripts.evaluation import Count
 from scripts.run_config import to_yaml, validate
@@ -173,10 +174,13 @@ def sweep_tables(sweep: Mapping[str, Any]) -> dict[str, Table]:
         return lambda row: f"{np.mean(row[key]):.3f}" if row[key] else "n/a"
 
     num_seeds = max(row["num_seeds"] for row in rows)
-    module = {"both": "H and L", "H": "H alone", "L": "L alone"}[sweep["which"]]
+    other = f"at p={sweep.get('other', 0.5)!r}"  # sweeps of before it was kept took the default
+    module = {"both": "H and L", "H": f"H, L {other}", "L": f"L, H {other}"}[sweep["which"]]
     if sweep["depth_key"] == "rounds":
         module = "the loop"
-    boundaries, thresholds = find_boundaries(rows), fit_thresholds(rows)
+    boundaries = find_boundaries(rows)
+    # H has as many rounds at every depth, so the threshold of L says nothing of its exponent.
+    thresholds = {} if sweep["which"] == "H" else fit_thresholds(rows)
     tables = {
         "share trained": table(
             f"share of {num_seeds} seeds that train; p of {module}",
@@ -246,28 +250,29 @@ def main(overrides: list[str]) -> dict[str, Any]:
     others = f"the others differ in p and {depth_key}"
     cli.show_config(f"# cell {cells[0].title}; {others}\n{to_yaml(cells[0].config)}")
     try:
-        found = run_cells(
-            cells, share, Ranks(device=choose_device(cells[0].config.device)), test=False
-        )
+        run_cells(cells, share, Ranks(device=choose_device(cells[0].config.device)), test=False)
     except StoppedError as stopped:
         print("stopped; the same command goes on", file=sys.stderr)
         return {"exit_status": 128 + stopped.number}
+    if share[0]:
+        print("this share is done; share 0 writes the report", file=sys.stderr)
+        return {}
+    found = wait_for_cells(cells, test=False)
     rounds = {
         depth: build_network(cell.config, torch.device("meta")).visits[REVISITED[depth_key]].rounds
         for depth in options.depths
         for cell in [next(c for c in cells if c.arm == _arm_name(options.exponents[0], depth))]
     }
     rows = summarize(options, found, rounds, REVISITED[depth_key])
-    if share[0] == 0:
-        sweep = {"which": options.which, "depth_key": depth_key, "rows": rows}
-        tables = sweep_tables(sweep).values()
-        (run_dir / SWEEP_FILE).write_text(json.dumps(sweep, indent=2) + "\n", encoding="utf-8")
-        (run_dir / MARKDOWN_FILE).write_text(format_markdown(tables), encoding="utf-8")
-        plot_sweep(rows, find_boundaries(rows), depth_key, run_dir / PLOT_FILE)
-        if output == "text":
-            print(format_text(tables))
-            print(f"written: {SWEEP_FILE}, {MARKDOWN_FILE} and {PLOT_FILE} in {run_dir}/")
-    return {"rows": rows, "output": output if share[0] == 0 else "text"}
+    sweep = {"which": options.which, "other": options.other, "depth_key": depth_key, "rows": rows}
+    tables = sweep_tables(sweep).values()
+    (run_dir / SWEEP_FILE).write_text(json.dumps(sweep, indent=2) + "\n", encoding="utf-8")
+    (run_dir / MARKDOWN_FILE).write_text(format_markdown(tables), encoding="utf-8")
+    plot_sweep(rows, find_boundaries(rows), depth_key, run_dir / PLOT_FILE)
+    if output == "text":
+        print(format_text(tables))
+        print(f"written: {SWEEP_FILE}, {MARKDOWN_FILE} and {PLOT_FILE} in {run_dir}/")
+    return {"rows": rows, "output": output}
 
 
 if __name__ == "__main__":

@@ -102,7 +102,7 @@ def test_every_run_has_a_row_of_its_own():
 def test_alignment_of_every_checkpoint_is_a_line_each(runs):
     result = run("alignment", f"run={runs[0]}", "checkpoint=all", "batches=1", "rows=4")
     assert result.returncode == 0, result.stderr
-    assert "no gamma" not in result.stdout
+    assert "no gamma" not in result.stdout  # one depth
     assert "step_00000010" in result.stdout
     assert "step_00000020" in result.stdout
     one = run("alignment", f"run={runs[0]}", "batches=1", "rows=4", "segment=3")
@@ -110,6 +110,39 @@ def test_alignment_of_every_checkpoint_is_a_line_each(runs):
     refused = run("alignment", f"run={runs[0]}", "segment=4")
     assert refused.returncode == 2
     assert "segment=4: allowed are 1 to 3" in refused.stderr.splitlines()[-1]
+
+
+def test_gamma_is_not_given_for_runs_that_differ_otherwise(runs, tmp_path):
+    other = tmp_path / "other"
+    run("train", "experiment=smoke", "model.L_cycles=3", "gradient=full", f"run_dir={other}")
+    few = ("batches=1", "rows=4")
+    result = run("alignment", f"run=[{runs[0]},{other}]", *few)
+    assert "no gamma: the runs differ in gradient" in result.stdout
+    assert not re.search(r"\d ±", result.stdout)  # one batch has no spread
+    both = f"run=[{runs[0]},{runs[1]}]"
+    result = run("alignment", both, *few, "checkpoint=all")
+    assert "no gamma: checkpoint=all takes several steps of a run" in result.stdout
+
+
+def test_runs_are_found_through_their_comparisons(runs, tmp_path):
+    for depth, run_dir in zip((2, 3), runs, strict=True):
+        comparison = tmp_path / f"C{depth}"
+        (comparison / "deeploop").mkdir(parents=True)
+        (comparison / "deeploop" / "lr0.1-seed0").symlink_to(run_dir)
+        arm = {"run_dirs": ["once/elsewhere/deeploop/lr0.1-seed0"]}
+        text = json.dumps({"arms": {"deeploop": arm}})
+        (comparison / "comparison.json").write_text(text)
+    both = f"run=[{tmp_path / 'C2'},{tmp_path / 'C3'}]"
+    options = (both, "batches=2", "rows=4", "output=json")
+    found = json.loads(run("alignment", *options, "arm=deeploop").stdout)
+    assert [row["rounds_L"] for row in found["rows"]] == [2, 3]
+    assert found["gamma"] is not None
+    assert all(row["kappa_L_sd"] > 0 for row in found["rows"])
+    refused = run("alignment", *options, "arm=vanilla")
+    assert refused.returncode == 2
+    assert f"arm=vanilla: {tmp_path / 'C2'} has deeploop" in refused.stderr.splitlines()[-1]
+    refused = run("alignment", f"run={runs[0]}", "arm=vanilla")
+    assert "is no comparison, it has no comparison.json" in refused.stderr.splitlines()[-1]
 
 
 def row(depth, p, statuses, losses=(), kappas=()):
@@ -188,6 +221,11 @@ def test_the_threshold_follows_from_kappa_over_depths():
         }
     )
     assert tables["threshold"].rows == {"gamma": ["0.50"], "p*": ["0.38"]}
+    of_H = {"which": "H", "other": 0.25, "depth_key": "L_cycles"}
+    rows = [{**line, "num_seeds": 1, "validation_loss": []} for line in rows]
+    of_H = sweep_tables({**of_H, "rows": rows})
+    assert "threshold" not in of_H
+    assert of_H["share trained"].caption.endswith("p of H, L at p=0.25")
     assert tables["boundary"].rows == {"L_cycles 2": ["0.25"], "L_cycles 8": ["0.5"]}
 
 

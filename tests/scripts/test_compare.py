@@ -13,7 +13,13 @@ from eval.comparison import comparison_tables, difference_to
 from eval.paired import Difference
 from scripts.cells import _key, cell_name
 from scripts.compare import main as compare_main
-from scripts.comparison import CompareOptions, Comparison, find_baselines, parse_share
+from scripts.comparison import (
+    CompareOptions,
+    Comparison,
+    find_baselines,
+    parse_share,
+    wait_for_cells,
+)
 from scripts.describe import run_costs
 
 ROOT = Path(__file__).parents[2]
@@ -94,6 +100,7 @@ def test_two_processes_share_the_cells(compared, tmp_path):
     assert [process.returncode for process in processes] == [0, 0], outputs
     shared = json.loads(outputs[0][0])
     assert outputs[1][0] == ""
+    assert "this share is done; share 0 writes the report" in outputs[1][1]
     for name, arm in printed["arms"].items():
         assert shared["arms"][name]["train_loss"] == arm["train_loss"]
         assert shared["arms"][name]["ladder"] == arm["ladder"]
@@ -153,7 +160,11 @@ def test_what_diverges_is_told_and_never_chosen(tmp_path):
         (["seeds=[]"], "seeds=[]: expected at least 1"),
         (
             ["budget=flops", "+arms.a={total_steps:3}"],
-            "arms.a: budget=flops sets its total_steps",
+            "arms.a: budget=flops sets how long a run is, not total_steps",
+        ),
+        (
+            ["budget=examples", "data.validation=0.5", "grid={epochs:[1,2]}"],
+            "grid.epochs: budget=examples sets how long a run is",
         ),
         (
             ["grid={optim.lr:[1e-3]}", "data.validation=0.5", "+arms.a={data.validation:0}"],
@@ -309,3 +320,29 @@ def test_a_point_is_chosen_by_what_it_solves_then_by_loss(tmp_path):
         known = {"key": _key(cell.config), "validation": validation}
         (cell.directory / "cell.json").write_text(json.dumps(known))
     assert comparison.choose() == {"a": {"optim.lr": 3e-3}}
+
+
+def test_a_share_that_waits_says_for_what(tmp_path, monkeypatch, capsys):
+    options = CompareOptions(
+        arms={"a": {"scaling": "vanilla"}, "b": {"scaling": "deeploop"}},
+        baseline=None,
+        seeds=(0, 1),
+        grid={},
+        budget="steps",
+        share=None,
+        run_dir=str(tmp_path),
+        report_dir=str(tmp_path),
+    )
+    comparison = Comparison(options, ["experiment=smoke"])
+    cells = comparison.final_cells(comparison.choose())
+
+    def finish_one(_):
+        missing = [cell for cell in cells if not (cell.directory / "cell.json").exists()]
+        missing[0].directory.mkdir(parents=True)
+        known = {"key": _key(missing[0].config), "test": {}, "failure": None}
+        (missing[0].directory / "cell.json").write_text(json.dumps(known))
+
+    monkeypatch.setattr("scripts.comparison.time.sleep", finish_one)
+    assert len(wait_for_cells(cells, test=True)) == 4
+    (line,) = capsys.readouterr().err.splitlines()  # said once in five minutes
+    assert "waiting for 4 cells of other shares (a seed0, b seed0, a seed1, ...)" in line

@@ -91,6 +91,19 @@ def test_a_mistake_is_one_line(page, message, tmp_path):
     assert place.read_text() == page
 
 
+def test_a_table_that_is_not_of_these_rows_and_damaged_rows_are_one_line(tmp_path):
+    with pytest.raises(ValueError, match=r"s\.json has no table 'all_tests difference to vanilla'"):
+        fill_page(
+            PAGE.replace("share trained", "all_tests difference to vanilla"), {"s.json": SWEEP}
+        )
+    page = tmp_path / "page.md"
+    page.write_text(PAGE)
+    (tmp_path / "s.json").write_text('{"which"')
+    result = run(f"page={page}", f"rows={tmp_path}")
+    assert result.returncode == 2
+    assert f"{tmp_path / 's.json'}: Expecting" in result.stderr.splitlines()[-1]
+
+
 def test_the_page_of_results_is_what_its_raw_rows_give():
     page = (ROOT / "docs" / "results.md").read_text()
     names = {place["rows"] for place in PLACE.finditer(page)}
