@@ -328,6 +328,18 @@ def test_ranks_train_the_one_process_weights_on_windows(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("own", [[*RANKS, "micro_batch_size=3"], WINDOWS])
+def test_compiled_ranks_train_the_one_process_weights(own, tmp_path):
+    """DistributedDataParallel has a graph cut where its buckets of 1 MB begin; this has several."""
+    own = [*own, "total_steps=3", "model.hidden_size=128"]
+    for name, num_ranks in (("one", None), ("two", 2)):
+        options = ["compile=true"] if num_ranks else []
+        result = run(tmp_path / name, *own, *options, ranks=num_ranks)
+        assert result.returncode == 0, result.stderr
+    assert_equal_runs(tmp_path / "one", tmp_path / "two", atol=1e-10)
+
+
+@pytest.mark.slow
 def test_a_run_goes_on_with_another_number_of_ranks(tmp_path):
     assert run(tmp_path / "whole", *RANKS).returncode == 0
     for ranks, stop_after in ((None, 2), (2, 4), (3, 6)):
