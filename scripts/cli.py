@@ -25,7 +25,7 @@ from omegaconf.errors import OmegaConfBaseException
 CONFIG_DIR = Path(__file__).resolve().parent.parent / "configs"
 TRACEBACK_VARIABLE = "HRM_DEEPLOOP_TRACEBACK"
 USER_ERROR, OUT_OF_MEMORY, INTERRUPTED = 2, 3, 130
-LESS_MEMORY = "micro_batch_size (train), batch_size (evaluate)"
+LESS_MEMORY = "less is needed with a smaller micro_batch_size (train) or batch_size (evaluate)"
 # Overrides whose list elements are task ids.
 ID_LIST = re.compile(r"(?P<key>tasks|data\.tasks|data\.evaluate)=\[(?P<ids>.+)\]")
 LIST_ELEMENT = re.compile(r"""\s*'[^']*'|\s*"[^"]*"|[^,]+""")
@@ -77,7 +77,7 @@ def launch(
         if type(error).__name__ != "OutOfMemoryError" or os.environ.get(TRACEBACK_VARIABLE):
             raise
         text = str(error).split(". ")[0]
-        print(f"{name}: {text}; smaller are {LESS_MEMORY}", file=sys.stderr)
+        print(f"{name}: {text}; {LESS_MEMORY}", file=sys.stderr)
         sys.exit(OUT_OF_MEMORY)
     except KeyboardInterrupt:
         print(f"{name}: interrupted", file=sys.stderr)

@@ -213,7 +213,7 @@ def test_running_out_of_memory_is_one_line(monkeypatch, capsys):
         cli.launch(main, "train", None, keys_of=["train"])
     assert left.value.code == 3
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("train: CUDA out of memory; smaller are micro_batch_size")
+    assert line.startswith("train: CUDA out of memory; less is needed with a smaller micro")
 
     def fail(_):
         raise RuntimeError("a defect")
