@@ -46,33 +46,44 @@ bench-data: setup
 bench-eval: setup
 	$(BIN)/python scripts/bench.py eval
 
-# Everything in docs/results.md: some five hours of 2 cores; finished cells are read, not run again.
+# Everything in docs/results.md: some six hours of 2 cores; finished cells are read, not run again.
 # Two processes share the cells: make results SHARE=0/2 & make results SHARE=1/2. One thread each,
 # for the number of threads decides the last digits.
 RESULTS = runs/results
 SHARE ?= null
-MINI = experiment=mini compile=true data.validation=0.5 seeds=[0,1,2] share=$(SHARE)
+MINI = experiment=mini compile=true data.validation=0.5 share=$(SHARE)
 COMPARE = OMP_NUM_THREADS=1 $(BIN)/python scripts/compare.py $(MINI)
 SWEEP = OMP_NUM_THREADS=1 $(BIN)/python scripts/sweep.py $(MINI)
-FIVE_ARMS = $(COMPARE) arms=[vanilla,deepnorm,deeploop,deeploop_asymmetric,deeploop_forward] alignment.every=250
-
-ALIGN = $(BIN)/python scripts/alignment.py segment=2 batches=2
+SEEDS = seeds=[0,1,2]
+RATES = 'grid={optim.lr:[5e-4,1e-3,2e-3,4e-3]}'
+AT_1E_3 = 'grid={optim.lr:[1e-3]}'
+AT_2E_3 = 'grid={optim.lr:[2e-3]}'
+FIVE_ARMS = arms=[vanilla,deepnorm,deeploop,deeploop_asymmetric,deeploop_forward] $(SEEDS)
+# In training, by one seed; the cells are some of the five arms'.
+KAPPA = arms=[vanilla,deepnorm,deeploop] seeds=[0] $(AT_1E_3) alignment.every=250 alignment.segment=2
+STABILITY = $(SEEDS) optim.lr=4e-3 total_steps=500 alignment.every=125 alignment.segment=2
+ALIGN = $(BIN)/python scripts/alignment.py segment=2 batches=4
 comma = ,
-of_both_depths = $(subst $() ,$(comma),$(foreach run,L2 L6,$(foreach seed,0 1 2,$(RESULTS)/$(run)/$1/lr$2-seed$(seed))))
+# vanilla and deeploop of each number of rounds, as each other's baseline
+pairs = $(subst $() ,$(comma),$(foreach rounds,$1,deeploop_r$(rounds):vanilla_r$(rounds)))
 
 results: setup
-	$(FIVE_ARMS) model.L_cycles=2 'grid={optim.lr:[5e-4,1e-3,2e-3,4e-3]}' run_dir=$(RESULTS)/L2
-	$(FIVE_ARMS) model.L_cycles=2 'grid={optim.lr:[1e-3]}' run_dir=$(RESULTS)/L2 report_dir=$(RESULTS)/L2-lr1e-3
-	$(FIVE_ARMS) model.L_cycles=2 'grid={optim.lr:[2e-3]}' run_dir=$(RESULTS)/L2 report_dir=$(RESULTS)/L2-lr2e-3
-	$(FIVE_ARMS) model.L_cycles=6 'grid={optim.lr:[1e-3,2e-3,4e-3]}' run_dir=$(RESULTS)/L6
-	$(SWEEP) depths=[2,6] optim.lr=4e-3 total_steps=500 alignment.every=125 run_dir=$(RESULTS)/exponents
+	$(COMPARE) $(KAPPA) model.L_cycles=2 run_dir=$(RESULTS)/L2 report_dir=$(RESULTS)/L2-kappa
+	$(COMPARE) $(KAPPA) model.L_cycles=6 run_dir=$(RESULTS)/L6 report_dir=$(RESULTS)/L6-kappa
+	$(COMPARE) $(FIVE_ARMS) model.L_cycles=2 $(RATES) run_dir=$(RESULTS)/L2
+	$(COMPARE) $(FIVE_ARMS) model.L_cycles=2 $(AT_1E_3) run_dir=$(RESULTS)/L2 report_dir=$(RESULTS)/L2-lr1e-3
+	$(COMPARE) $(FIVE_ARMS) model.L_cycles=2 $(AT_2E_3) run_dir=$(RESULTS)/L2 report_dir=$(RESULTS)/L2-lr2e-3
+	$(COMPARE) $(FIVE_ARMS) model.L_cycles=6 $(RATES) run_dir=$(RESULTS)/L6
+	$(SWEEP) $(STABILITY) depths=[2,6] run_dir=$(RESULTS)/exponents
+	$(COMPARE) seeds=[0,1] model=looped arms=[rounds] budget=flops 'baseline={$(call pairs,1 3 5 7)}' total_steps=6000 \
+	    'grid={optim.lr:[1e-3,2e-3]}' run_dir=$(RESULTS)/rounds
 	case "$(SHARE)" in null|0/*) $(MAKE) results-page;; esac
 
 # From finished runs: kappa of their checkpoints, the page's rows and tables.
 results-page: setup
-	$(ALIGN) 'run=[$(call of_both_depths,vanilla,0.001)]' out=$(RESULTS)/alignment-vanilla.json
-	$(ALIGN) 'run=[$(call of_both_depths,deepnorm,0.002)]' out=$(RESULTS)/alignment-deepnorm.json
-	$(ALIGN) 'run=[$(call of_both_depths,deeploop,0.002)]' out=$(RESULTS)/alignment-deeploop.json
+	$(ALIGN) run=[$(RESULTS)/L2,$(RESULTS)/L6] arm=vanilla out=$(RESULTS)/alignment-vanilla.json
+	$(ALIGN) run=[$(RESULTS)/L2,$(RESULTS)/L6] arm=deepnorm out=$(RESULTS)/alignment-deepnorm.json
+	$(ALIGN) run=[$(RESULTS)/L2,$(RESULTS)/L6] arm=deeploop out=$(RESULTS)/alignment-deeploop.json
 	$(BIN)/python scripts/results.py runs=$(RESULTS)
 
 clean:

@@ -216,7 +216,7 @@ def _alignment_table(arms: Mapping[str, Any], module: str) -> Table:
     names = ("kappa", "cosine", "gradient") if cosine else ("kappa", "gradient")
     return Table(
         f"kappa_{module} in training, {'mean cosine of G (0: unrelated), ' if cosine else ''}"
-        "|sum G| / sum |G| (1: aligned), means over seeds",
+        "|sum G| / sum |G| (1: aligned), means over the runs that measured it",
         [f"step {step}" for step in steps],
         {
             name: [

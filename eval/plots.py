@@ -65,10 +65,16 @@ def _ladder_figure(
     for name, percents in (published or {}).items():
         grid[0, 0].plot([int(k) for k in percents], list(percents.values()), "--", label=name)
         grid[0, 0].set_ylim(0, max(grid[0, 0].get_ylim()[1], 1.08 * max(percents.values())))
-    grid[0, 0].legend()
+    _legend(figure, grid[0, 0])
     num_tasks = next(iter(ladders.values()))["num_scored_tasks"]
     figure.suptitle(f"Voted accuracy on {num_tasks} tasks")
     return figure
+
+
+def _legend(figure: Figure, panel: Axes) -> None:
+    """Below all panels, so that it hides nothing however many lines there are."""
+    handles, labels = panel.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=4)
 
 
 def _plot_rungs(
@@ -131,7 +137,7 @@ def plot_curves(metrics: Mapping[str, Sequence[Sequence[Mapping[str, float]]]], 
         panel.grid(alpha=0.3)
         if key.startswith("train/grad"):
             panel.set_yscale("log")
-    panels[0].legend()
+    _legend(figure, panels[0])
     figure.savefig(path, dpi=120)
 
 
