@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from arc_data.config import DataConfig
+from hrm_deeploop.alignment import _in_float32, _Segment
 from hrm_deeploop.config import (
     HRMConfig,
     LoopedConfig,
@@ -15,6 +16,7 @@ from hrm_deeploop.config import (
 )
 from hrm_deeploop.hrm import HRM
 from hrm_deeploop.looped import Looped
+from hrm_deeploop.losses import correctness, segment_loss
 from hrm_deeploop.scaling import RULES
 
 DATA = Path(__file__).parent / "data"
@@ -184,3 +186,23 @@ def make_batch():
         return inputs, labels, torch.randint(0, num_puzzles, (num_rows,), generator=generator)
 
     return make
+
+
+@pytest.fixture
+def assert_visits_add_up():
+    """A check that the gradients of a module's visits add up to the ordinary gradient."""
+
+    def check(network, batch, vectors, state):
+        with _in_float32(network):
+            copies = _Segment(network, batch, vectors, state).visit_gradients()
+        out = network(state, batch.inputs, vectors)
+        exact = correctness(out.logits, batch.labels).exact
+        loss = segment_loss(out.logits, batch.labels, exact, out.q_halt).total
+        (loss / len(batch.inputs)).backward()
+        for name, visits in copies.items():
+            for key, parameter in network.stacks[name].named_parameters():
+                total = torch.stack([visit.gradients[key] for visit in visits]).sum(0)
+                torch.testing.assert_close(total, parameter.grad, rtol=1e-4, atol=1e-6)
+        return {name: len(visits) for name, visits in copies.items()}
+
+    return check

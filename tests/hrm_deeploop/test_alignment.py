@@ -37,19 +37,12 @@ def setting(make_network, make_batch):
 
 
 @pytest.mark.parametrize("gradient", ["last_cycle", "last_update", "full"])
-def test_gradients_of_the_visits_add_up_to_the_ordinary_gradient(setting, gradient):
-    network, batch, vectors, state = setting(gradient=gradient, L_cycles=3, H_layers=2)
-    with _in_float32(network):
-        copies = _Segment(network, batch, vectors, state).visit_gradients()
+def test_gradients_of_the_visits_add_up_to_the_ordinary_gradient(
+    setting, assert_visits_add_up, gradient
+):
+    network, *rest = setting(gradient=gradient, L_cycles=3, H_layers=2)
     rounds = {name: module.rounds for name, module in network.visits.modules.items()}
-    assert {name: len(visits) for name, visits in copies.items()} == rounds
-    out = network(state, batch.inputs, vectors)
-    exact = correctness(out.logits, batch.labels).exact
-    (segment_loss(out.logits, batch.labels, exact, out.q_halt).total / 4).backward()
-    for name, visits in copies.items():
-        for key, parameter in getattr(network, name).named_parameters():
-            total = torch.stack([visit.gradients[key] for visit in visits]).sum(0)
-            torch.testing.assert_close(total, parameter.grad, rtol=1e-4, atol=1e-6)
+    assert assert_visits_add_up(network, *rest) == rounds
 
 
 def test_responses_are_what_a_small_step_does_to_the_logits(setting):

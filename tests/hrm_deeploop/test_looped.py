@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from hrm_deeploop.alignment import _in_float32, _Segment, measure_alignment
+from hrm_deeploop.alignment import measure_alignment
 from hrm_deeploop.cost import count_flops, saved_bytes
 from hrm_deeploop.halting import Batch
-from hrm_deeploop.losses import correctness, segment_loss, token_loss
+from hrm_deeploop.losses import token_loss
 from hrm_deeploop.scaling import RULES, count_looped_visits, module_scaling
 
 SHAPE = dict(prelude_layers=1, layers=2, rounds=3, coda_layers=1)
@@ -101,26 +101,14 @@ def test_flops_are_torchs(make_looped, make_batch, gradient, transition):
 
 
 @pytest.mark.parametrize("transition", ["huginn", "operloop"])
-def test_alignment_takes_every_module(make_looped, make_batch, transition):
+def test_alignment_takes_every_module(make_looped, make_batch, assert_visits_add_up, transition):
     network = make_looped(**SHAPE, transition=transition, attention="matmul")
     network.q_head.weight.data.normal_(generator=torch.Generator().manual_seed(1))
     batch = Batch(*make_batch())
     vectors = torch.randn(4, 16, generator=torch.Generator().manual_seed(2))
     state = network.initial_state(4)
-    with _in_float32(network):
-        copies = _Segment(network, batch, vectors, state).visit_gradients()
-    assert {name: len(visits) for name, visits in copies.items()} == {
-        "prelude": 1,
-        "loop": 3,
-        "coda": 1,
-    }
-    out = network(state, batch.inputs, vectors)
-    exact = correctness(out.logits, batch.labels).exact
-    (segment_loss(out.logits, batch.labels, exact, out.q_halt).total / 4).backward()
-    for name, visits in copies.items():
-        for key, parameter in network.stacks[name].named_parameters():
-            total = torch.stack([visit.gradients[key] for visit in visits]).sum(0)
-            torch.testing.assert_close(total, parameter.grad, rtol=1e-4, atol=1e-6)
+    num_visits = assert_visits_add_up(network, batch, vectors, state)
+    assert num_visits == {"prelude": 1, "loop": 3, "coda": 1}
     found = measure_alignment(network, batch, vectors, state)
     assert 0 < found["loop"].kappa <= 3 + 1e-6
     assert found["prelude"].kappa <= 1 + 1e-6
