@@ -77,6 +77,7 @@ results: setup
 	$(SWEEP) $(STABILITY) depths=[2,6] run_dir=$(RESULTS)/exponents
 	$(COMPARE) seeds=[0,1] model=looped arms=[rounds] budget=flops 'baseline={$(call pairs,1 3 5 7)}' total_steps=6000 \
 	    'grid={optim.lr:[1e-3,2e-3]}' run_dir=$(RESULTS)/rounds
+	$(COMPARE) seeds=[0,1] arms=[transitions] budget=flops optim.lr=2e-3 run_dir=$(RESULTS)/transitions
 	case "$(SHARE)" in null|0/*) $(MAKE) results-page;; esac
 
 # From finished runs: kappa of their checkpoints, the page's rows and tables.
