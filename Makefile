@@ -78,6 +78,7 @@ results: setup
 	$(COMPARE) seeds=[0,1] model=looped arms=[rounds] budget=flops 'baseline={$(call pairs,1 3 5 7)}' total_steps=6000 \
 	    'grid={optim.lr:[1e-3,2e-3]}' run_dir=$(RESULTS)/rounds
 	$(COMPARE) seeds=[0,1] arms=[transitions] budget=flops optim.lr=2e-3 run_dir=$(RESULTS)/transitions
+	$(SWEEP) $(STABILITY) model=looped depths=[3] run_dir=$(RESULTS)/looped-exponents
 	case "$(SHARE)" in null|0/*) $(MAKE) results-page;; esac
 
 # From finished runs: kappa of their checkpoints, the page's rows and tables.
