@@ -16,7 +16,7 @@ NAME-ladder.png, -curves.png or -sweep.png are taken from there too.
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -63,19 +63,23 @@ def take_rows(name: str, runs: Path) -> Rows:
     places = [runs / name, *(runs / Path(name).stem / f for f in (COMPARISON_FILE, SWEEP_FILE))]
     for place in places:
         if place.is_file():
-            return _read_rows(place, json.dumps(f"{runs}/")[1:-1])
+            # A run may have been started with another way of writing its place than that of now.
+            ways = dict.fromkeys((runs.resolve(), runs.absolute(), runs))
+            return _read_rows(place, [f"{way}/" for way in ways])
     raise ValueError(f"runs={runs}: none of {', '.join(map(str, places))} is there")
 
 
-def _read_rows(path: Path, without: str = "") -> Rows:
-    """The JSON of a file, read without the text ``without``.
+def _read_rows(path: Path, without: Sequence[str] = ()) -> Rows:
+    """The JSON of a file, read without the texts ``without``, the longer of two that overlap first.
 
     Raises:
         ValueError: naming the file, if it is not JSON.
     """
     text = path.read_text(encoding="utf-8")
+    for part in without:
+        text = text.replace(json.dumps(part)[1:-1], "")
     try:
-        return json.loads(text.replace(without, "") if without else text)
+        return json.loads(text)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
 

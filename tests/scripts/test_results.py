@@ -54,17 +54,23 @@ def test_rows_are_written_a_line_each_and_read_back():
     assert sum('"p": ' in line for line in text.splitlines()) == 2
 
 
-def test_rows_are_taken_from_runs_without_their_place(tmp_path):
+@pytest.mark.parametrize("as_relative", [True, False])
+def test_rows_are_taken_from_runs_without_their_place(as_relative, tmp_path, monkeypatch):
     runs, page = tmp_path / "runs", tmp_path / "page.md"
     (runs / "s").mkdir(parents=True)
-    rows = {**SWEEP, "run": f"{runs}/s/p0.5"}
+    monkeypatch.chdir(tmp_path)  # of two runs, one was started by its whole path
+    rows = {**SWEEP, "run": f"{runs}/s/p0.5", "other": "runs/s/p0"}
     (runs / "s" / "sweep.json").write_text(json.dumps(rows))
     (runs / "s" / "sweep.png").write_bytes(b"picture")
     page.write_text(PAGE + "![where](rows/s-sweep.png)\n")
     options = [f"page={page}", f"rows={tmp_path / 'rows'}"]
-    result = run(*options, f"runs={runs}")
+    result = run(*options, f"runs={'runs' if as_relative else runs}")
     assert result.returncode == 0, result.stderr
-    assert json.loads((tmp_path / "rows" / "s.json").read_text()) == {**rows, "run": "s/p0.5"}
+    assert json.loads((tmp_path / "rows" / "s.json").read_text()) == {
+        **rows,
+        "run": "s/p0.5",
+        "other": "s/p0" if as_relative else "runs/s/p0",
+    }
     assert (tmp_path / "rows" / "s-sweep.png").read_bytes() == b"picture"
     assert "| L_cycles 2 | 0.50 | 1.00 |" in page.read_text()
     again = run(*options)
@@ -110,6 +116,24 @@ def test_the_page_of_results_is_what_its_raw_rows_give():
     assert names
     rows = {name: json.loads((ROOT / "docs" / "results" / name).read_text()) for name in names}
     assert fill_page(page, rows) == page
+
+
+def test_raw_rows_name_no_place_of_the_machine_that_made_them():
+    """Strings are names, settings and paths within the runs, none of which begins at a root."""
+
+    def strings(value):
+        if isinstance(value, str):
+            yield value
+        elif isinstance(value, (dict, list)):
+            for part in value.values() if isinstance(value, dict) else value:
+                yield from strings(part)
+
+    files = sorted((ROOT / "docs" / "results").glob("*.json"))
+    assert files
+    for path in files:
+        found = list(strings(json.loads(path.read_text())))
+        assert found, path
+        assert not [text for text in found if Path(text).is_absolute()], path
 
 
 def test_a_page_may_ask_for_differences_to_any_arm():
