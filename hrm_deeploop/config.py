@@ -143,7 +143,11 @@ class TransitionConfig(StrictConfig):
                 f"{given}: expected one of {', '.join(get_args(TransitionName))}, or a name with "
                 "options, {name: operloop, step: unit}"
             )
-        said = {key: value for key, value in given.items() if value is not None}
+        said = {  # null is the default of an option, and no excuse for a key that is none
+            key: value
+            for key, value in given.items()
+            if value is not None or key not in cls.model_fields
+        }
         return {**TRANSITION_OPTIONS.get(str(given.get("name")), {}), **said}
 
     @model_validator(mode="after")
@@ -172,7 +176,7 @@ class TransitionConfig(StrictConfig):
 
     @property
     def enters_once(self) -> bool:
-        """Whether the injection enters at the first update of a cycle alone.
+        """Whether the injection enters at the first update of a cycle (or first round) alone.
 
         All that have parameters of single updates are among them.
         """
@@ -181,7 +185,7 @@ class TransitionConfig(StrictConfig):
     @property
     def grows_with_input(self) -> bool:
         """Whether a longer injection makes the state longer: no norm is between them."""
-        return self.name in ("hyperloop", "hyperloop_aligned", "recirculation")
+        return self.name in ("hyperloop", "hyperloop_aligned", "operloop", "recirculation")
 
 
 HUGINN = TransitionConfig(name="huginn")
@@ -200,8 +204,10 @@ class ScalingConfig(StrictConfig):
         given = {"p_H": self.p_H, "p_L": self.p_L, "count": self.count}
         if self.rule == "custom":
             missing = [name for name, value in given.items() if value is None]
-            if missing and missing != ["p_H"]:  # which a model without H does not need
-                raise ValueError(f"rule=custom needs {', '.join(missing)}")
+            if missing and missing != ["p_H"]:  # which a model without H does not have
+                keys = " and ".join(f"scaling.{name}" for name in missing if name != "p_H")
+                also = ", and with model=hrm scaling.p_H" if "p_H" in missing else ""
+                raise ValueError(f"rule=custom needs {keys}{also}")
         else:
             extra = [f"{name}={value}" for name, value in given.items() if value is not None]
             if extra:

@@ -5,6 +5,7 @@
     tokens, halt <- Coda(z)          j blocks, once
 
 The state z goes from segment to segment, as z_H and z_L do in HRM; prelude and coda run in each.
+With the transition ``vanilla`` e enters at the first round alone, as in that paper's eq. 1.
 """
 
 from functools import partial

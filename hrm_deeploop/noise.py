@@ -23,8 +23,8 @@ def draw_noise(
     """Standard normals for the noisy updates of a segment; None if there is no such update.
 
     ``rows`` are those of the global batch's ``part``, whose sequences have ``seq_len`` positions of
-    the canvas. A row's draws depend on (seed, step, part, row) alone, so they are the same for any
-    number of ranks and size of micro-batches.
+    the canvas. A row's draws depend on (seed, step, part, row) and the kind of device alone, so
+    they are the same for any number of ranks and size of micro-batches.
     """
     if not network.num_noisy_updates:
         return None

@@ -19,6 +19,7 @@ o = H_in y + b and their output t = Blocks(o), which is the target that they pre
 Where o has no e, it is added to the state (to every stream) at the first update of a cycle. States
 with r streams are (batch, seq, r, dim) and start as copies; what leaves the loop is their mean.
 Parameters with an index l belong to one update of a cycle and are shared by cycles and segments.
+A looped model's cycle is its rounds, an update one of them.
 Gates of streams are computed per token, and their sigmoids in float32. Initial values are ours: the
 sources at hand give none.
 
@@ -147,10 +148,10 @@ class Parcae(Transition):
 class RecurrentGPT(Transition):
     """o = W [y + noise; e], y' = g y + (1 - g) t (Hegazy et al. 2026; [1, table 7]).
 
-    The gate g is a sigmoid per channel, the same for all updates and 1/2 at the start; W starts as
-    [I, I], which is huginn's o.
-    The noise is drawn by the trainer for every update, and absent from evaluation; its standard
-    deviation is an option, ours by default.
+    The gate g is a sigmoid per channel, 1/2 at the start, and like W the same for all updates (in
+    the table g has an index l). W starts as [I, I], which is huginn's o. The noise is drawn by the
+    trainer for every update, and absent from evaluation; its standard deviation is an option, ours
+    by default.
     """
 
     def __init__(self, dim: int, *, noise: float) -> None:
@@ -175,11 +176,12 @@ class RecurrentGPT(Transition):
 
 
 class Recirculation(Transition):
-    """o = y, y' = (1 - alpha) y + alpha |y| t / |t|, alpha = 1/2 ([1, table 7]); e as in vanilla.
+    """o = y, y' = (1 - alpha) y + alpha |y| t / |t|, alpha = 1/2 ([1]); e as in vanilla.
 
-    The lengths are those of a token's vector, in float32; nothing is learnt. The state keeps its
-    length but for what enters, once a cycle, so it grows linearly with cycles and segments. Beside
-    a module whose state grows with what enters it, it would grow exponentially, which is refused.
+    The lengths are those of a token's vector, in float32; nothing is learnt. An update makes the
+    state no longer, what enters once a cycle does: it grows linearly with cycles and segments, at
+    most. Beside a module whose state grows with what enters it (any with streams, or another
+    recirculation) both would grow exponentially, which is refused.
     """
 
     alpha = 0.5
@@ -242,7 +244,12 @@ class Gates(nn.Module):
 
 
 class _Expanded(Transition):
-    """Base of the transitions whose state has r streams, with gates and biases b_l per update."""
+    """Base of the transitions whose state has r streams, with gates and biases b_l per update.
+
+    What an update keeps of a long state is up to its gates. Where both modules of HRM have streams
+    each takes the other's in, so gates that keep much more than they do at the start can let both
+    grow from segment to segment.
+    """
 
     def __init__(self, dim: int, num_loops: int, streams: int, kinds: Kinds, eps: float) -> None:
         super().__init__()

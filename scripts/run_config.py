@@ -131,9 +131,10 @@ class RunConfig(StrictConfig):
             if self.scaling.rule == "deeploop_asymmetric":
                 raise ValueError(f"scaling=deeploop_asymmetric is about H and L: {name} has no H")
         if self.transition.enters_once and truncated and updates > 1:
+            first = "update of a cycle" if isinstance(model, HRMConfig) else "round"
             raise ValueError(
                 f"gradient={self.gradient}: transition={self.transition.name} takes the input in "
-                "at the first update of a cycle, which must carry gradient: allowed are "
+                f"at the first {first}, which must carry gradient; allowed: "
                 f"{', '.join(g for g in allowed if g != self.gradient)}"
             )
         L, H = self.transition, self.transition_H
@@ -154,7 +155,7 @@ class RunConfig(StrictConfig):
     def _exponents_fit_the_model(self) -> "RunConfig":
         is_hrm, p_H = isinstance(self.model, HRMConfig), self.scaling.p_H
         if is_hrm and self.scaling.rule == "custom" and p_H is None:
-            raise ValueError("scaling: rule=custom needs p_H")
+            raise ValueError("scaling: rule=custom needs scaling.p_H")
         if not is_hrm and p_H is not None:
             raise ValueError(f"scaling.p_H={p_H}: {self.model.name} has no H")
         return self
@@ -228,6 +229,8 @@ def _describe(problem: Any) -> str:
     loc = problem["loc"]  # behind `model` stands which kind of model it was taken for
     if loc[:1] == ("model",) and loc[1:2] and loc[1] in ("hrm", "looped"):
         loc = (loc[0], *loc[2:])
+    if loc in (("transition", "name"), ("transition_H", "name")):
+        loc = loc[:1]  # which is given as the name
     key = ".".join(map(str, loc))
     message = problem["msg"].removeprefix("Value error, ")
     if problem["type"] == "union_tag_invalid":
@@ -239,7 +242,8 @@ def _describe(problem: Any) -> str:
     if problem["type"] == "extra_forbidden":
         return f"{key}={problem['input']}: there is no such key"
     if problem["type"] == "missing":
-        return f"{key}: a value is required"
+        hint = "; a kind of model is chosen by model=FILE" if loc[:1] == ("model",) else ""
+        return f"{key}: a value is required{hint}"
     if problem["type"] == "tuple_type":
         given = problem["input"]
         return f"{key}={given}: expected a list" + ("" if given is None else f", {key}=[{given}]")

@@ -1,14 +1,17 @@
 """The single-module looped model: its visits, gains, costs and memory."""
 
+from typing import get_args
+
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from hrm_deeploop.alignment import measure_alignment
+from hrm_deeploop.config import TransitionName
 from hrm_deeploop.cost import count_flops, saved_bytes
 from hrm_deeploop.halting import Batch
 from hrm_deeploop.losses import token_loss
-from hrm_deeploop.scaling import RULES, count_looped_visits, module_scaling
+from hrm_deeploop.scaling import RULES, Rule, count_looped_visits, module_scaling
 
 SHAPE = dict(prelude_layers=1, layers=2, rounds=3, coda_layers=1)
 
@@ -26,6 +29,13 @@ def test_the_worked_counts_and_gains():
     assert module_scaling(RULES["deeploop"], visits)["loop"] == pytest.approx((8**0.5, 32**-0.5))
     for gains in module_scaling(RULES["vanilla"], visits).values():
         assert gains == (1, 1)
+    for gains in module_scaling(RULES["deepnorm"], visits).values():  # visited once or not
+        assert gains == pytest.approx((8**0.25, 32**-0.25))
+    forward = module_scaling(RULES["deeploop_forward"], visits)  # sized from N = 8
+    assert forward["loop"] == pytest.approx((4.0, 0.125))
+    assert forward["coda"] == pytest.approx((2.0, 64**-0.25))
+    flat = module_scaling(Rule(p_H=0.0, p_L=0.125), visits)
+    assert flat["prelude"] == flat["loop"] == pytest.approx((8**0.125, 32**-0.125))
 
 
 def test_without_prelude_and_coda_the_depth_is_that_of_the_paper():
@@ -100,7 +110,7 @@ def test_flops_are_torchs(make_looped, make_batch, gradient, transition):
     assert backward.get_total_flops() == pytest.approx(2 * counts.backward, rel=0.02)
 
 
-@pytest.mark.parametrize("transition", ["huginn", "operloop"])
+@pytest.mark.parametrize("transition", get_args(TransitionName))
 def test_alignment_takes_every_module(make_looped, make_batch, assert_visits_add_up, transition):
     network = make_looped(**SHAPE, transition=transition, attention="matmul")
     network.q_head.weight.data.normal_(generator=torch.Generator().manual_seed(1))

@@ -25,6 +25,10 @@ NAMES = get_args(TransitionName)
 DIM = 6
 
 
+def grows(name):
+    return TransitionConfig(name=name).grows_with_input
+
+
 def make(given, *, num_loops=3, seed=0):
     """A transition with random parameters, in float64."""
     config = TransitionConfig.model_validate(given)
@@ -268,6 +272,16 @@ def test_a_parcae_starts_from_one_over_e(aligned):
     torch.testing.assert_close(after, A * target if aligned else target)
 
 
+@pytest.mark.parametrize("given", ["hyperloop", "operloop"])
+def test_gates_are_computed_in_float32(given):
+    """A bias of 8 is s = 0.99966, which bfloat16, with steps of 0.004 there, would round to 1."""
+    transition = start(given).to(torch.bfloat16)
+    transition.gates.bias.data.fill_(8)
+    for gate in transition.gates(draw(2, 4, 4).bfloat16(), 0).values():
+        torch.testing.assert_close(gate, torch.full_like(gate, 1 / (1 + math.exp(-8))))
+        assert gate.dtype == torch.float32
+
+
 def test_streams_start_as_copies_and_leave_as_their_mean():
     transition = make({"name": "hyperloop", "streams": 3})
     y = draw(2, 4)
@@ -327,17 +341,41 @@ def test_bfloat16_states_stay_so(make_network, make_batch, name):
         assert tensor.isfinite().all()
 
 
-@pytest.mark.parametrize("given", [*NAMES, {"name": "operloop", "objective": "inner"}], ids=str)
-def test_states_stay_bounded_over_many_segments(make_network, make_batch, given):
-    other = "huginn" if given == "recirculation" else given  # on both it is refused
-    network = make_network(transition=given, transition_H=other)
-    inputs, _, _ = make_batch()
-    state = network.initial_state(4)
+def lengths_of_states(network, inputs, segments):
+    """The greater rms of z_H and z_L after each segment."""
+    state, found = network.initial_state(4), []
     with torch.no_grad():
-        for _ in range(16):
+        for _ in range(segments):
             state = network(state, inputs, torch.zeros(4, 16)).state
-    for tensor in state.values():
-        assert tensor.square().mean().sqrt() < 100
+            found.append(max(z.square().mean().sqrt().item() for z in state.values()))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("L", "H"),
+    [
+        *((name, name) for name in NAMES if name != "recirculation"),
+        ({"name": "operloop", "objective": "inner"},) * 2,
+        *(("recirculation", name) for name in NAMES if not grows(name)),
+        *((name, "recirculation") for name in NAMES if not grows(name)),
+    ],
+    ids=str,
+)
+def test_states_grow_linearly_at_most_as_they_start(make_network, make_batch, L, H):
+    inputs, _, _ = make_batch()
+    lengths = lengths_of_states(make_network(transition=L, transition_H=H), inputs, 16)
+    assert lengths[-1] < 100
+    assert lengths[-1] / lengths[7] <= 2.1
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if grows(name)])
+def test_beside_recirculation_what_is_refused_grows_faster_than_linearly(
+    make_network, make_batch, name
+):
+    inputs, _, _ = make_batch()
+    for L, H in ((name, "recirculation"), ("recirculation", name)):
+        lengths = lengths_of_states(make_network(transition=L, transition_H=H), inputs, 16)
+        assert lengths[-1] / lengths[7] > 2.1
 
 
 @pytest.mark.parametrize(
@@ -347,6 +385,7 @@ def test_states_stay_bounded_over_many_segments(make_network, make_batch, given)
         ({"name": "hyperloop", "step": "unit"}, "step=unit: hyperloop has streams"),
         ({"name": "operloop", "streams": 1}, "greater than or equal to 2"),
         ("operlop", "Input should be 'huginn'"),
+        ({"name": "huginn", "stpe": None}, "Extra inputs are not permitted"),
     ],
 )
 def test_a_wrong_option_is_refused(given, message):
@@ -361,5 +400,6 @@ def test_a_configuration_is_written_as_briefly_as_it_can_be():
         {"name": "operloop", "streams": 2, "step": "unit", "objective": "delta"},
     ):
         assert TransitionConfig.model_validate(brief).model_dump() == brief
+    assert str(TransitionConfig(name="recurrent_gpt")) == "recurrent_gpt (noise 0.1)"
     for same in ({"name": "operloop"}, {"name": "operloop", "step": None, "streams": None}):
         assert TransitionConfig.model_validate(same).model_dump() == "operloop"

@@ -57,6 +57,25 @@ def test_the_full_experiments_have_hrms_published_hyperparameters(experiment):
     )
 
 
+@pytest.mark.parametrize(
+    ("overrides", "name"),
+    [
+        ([], "arc1-deeploop-seed0"),
+        (["scaling=vanilla", "seed=3"], "arc1-vanilla-seed3"),
+        (["transition=operloop"], "arc1-deeploop-operloop-seed0"),
+        (["transition={name:operloop,step:unit}"], "arc1-deeploop-operloop-unit-seed0"),
+        (["transition_H=parcae"], "arc1-deeploop-H-parcae-seed0"),
+        (["gradient=last_update"], "arc1-deeploop-last_update-seed0"),
+        (["model=looped"], "arc1-looped-r3-deeploop-seed0"),
+        (["model=looped", "model.rounds=5"], "arc1-looped-r5-deeploop-seed0"),
+        (["run_dir=elsewhere"], "elsewhere"),
+    ],
+)
+def test_runs_of_other_models_have_other_places_by_default(overrides, name):
+    expected = name if overrides == ["run_dir=elsewhere"] else f"runs/{name}"
+    assert run_config(*overrides).run_dir == expected
+
+
 def test_scaling_is_all_that_a_preset_changes():
     from eval.compare import config_difference
 
@@ -89,7 +108,7 @@ def test_total_steps_overrides_epochs():
         ("experiment=nope", "experiment=nope: there is no such file .* allowed: arc1, arc1-1gpu"),
         ("scaling=nope", "scaling=nope: there is no such file .* allowed: custom, deeploop"),
         ("scaling.rule=nope", "scaling.rule=nope: input should be 'vanilla'"),
-        ("scaling=custom", "scaling: rule=custom needs p_H, p_L, count"),
+        ("scaling=custom", "scaling: rule=custom needs scaling.p_L and scaling.count"),
         ("scaling.p_L=0.3", "p_L=0.3 is allowed with rule=custom only"),
         ("data=nope", "data=nope: there is no such file"),
         ("data.source=nope", "data.source=nope: input should be 'arc1', 'arc1-mini', 'arc2'"),
@@ -184,7 +203,9 @@ def test_runs_and_cells_from_before_a_key_was_there_stay_what_they_were(tmp_path
     known = without_later_keys(config)
     assert not {"transition", "transition_H"} & known.keys()
     assert "name" not in known["model"]
-    other = without_later_keys(run_config("experiment=smoke", "transition=operloop"))
+    other = without_later_keys(
+        run_config("experiment=smoke", "transition=operloop", f"run_dir={config.run_dir}")
+    )
     assert other["transition"] == "operloop"
     assert {key: other[key] for key in known if key != "model"} == {
         key: value for key, value in known.items() if key != "model"

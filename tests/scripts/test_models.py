@@ -14,6 +14,7 @@ from scripts import cli
 from scripts.run_config import RunConfig, validate
 
 ROOT = Path(__file__).parents[2]
+ENTERS_ONCE = ("vanilla", "hyperloop", "hyperloop_aligned", "operloop", "recirculation")
 
 
 def run(script, *overrides):
@@ -51,13 +52,25 @@ def test_a_looped_model_goes_through_training_evaluation_alignment_and_a_sweep(t
         (["model=looped", "gradient=full"], "allowed are all_rounds, last_round"),
         (["model=looped", "transition_H=parcae"], "transition_H=parcae: looped has no H"),
         (["model=looped", "scaling=deeploop_asymmetric"], "looped has no H"),
-        (["transition=operloop", "gradient=last_update"], "takes the input in at the first update"),
-        (["transition=vanilla", "gradient=last_update"], "takes the input in at the first update"),
-        (["model=looped", "transition=vanilla", "gradient=last_round"], "allowed are all_rounds"),
-        (["transition=recirculation", "transition_H=recirculation"], "grow without bound"),
+        *(
+            ([f"transition={name}", "gradient=last_update"], "takes the input in at the first upd")
+            for name in ENTERS_ONCE
+        ),
+        *(
+            (
+                ["model=looped", f"transition={name}", "gradient=last_round"],
+                "at the first round, which must carry gradient; allowed: all_rounds",
+            )
+            for name in ENTERS_ONCE
+        ),
+        *(
+            ([f"transition={pair[0]}", f"transition_H={pair[1]}"], "grow without bound")
+            for name in ("recirculation", "operloop", "hyperloop", "hyperloop_aligned")
+            for pair in ((name, "recirculation"), ("recirculation", name))
+        ),
         (
             ["transition=hyperloop", "transition_H=recirculation"],
-            "allowed are huginn, vanilla, parcae",
+            "allowed are huginn, vanilla, parcae, parcae_aligned, recurrent_gpt$",
         ),
         (["transition=null"], "expected one of huginn, vanilla"),
         (
@@ -66,9 +79,14 @@ def test_a_looped_model_goes_through_training_evaluation_alignment_and_a_sweep(t
         ),
         (["model=looped", "model.rouns=3"], "did you mean rounds"),
         (["model=looped", "model.L_cycles=3"], "no key 'L_cycles' in model; allowed: coda_layers"),
-        (["scaling=custom", "scaling.p_L=0.5", "scaling.count=gradient"], "needs p_H"),
+        (["scaling=custom", "scaling.p_L=0.5", "scaling.count=gradient"], "needs scaling.p_H"),
         (["model.name=foo"], "model.name=foo: allowed are 'hrm', 'looped'"),
         (["transition={name:huginn,step:unit}"], "step=unit: huginn has no options"),
+        (["transition={name:huginn,stpe:null}"], "transition.stpe=None: there is no such key"),
+        (["transition=foo"], "^transition=foo: input should be 'huginn'"),
+        (["transition_L=operloop"], "no key 'transition_L' .*; did you mean transition_H or trans"),
+        (["scaling=custom"], "needs scaling.p_L and scaling.count, and with model=hrm scaling.p_H"),
+        (["model.name=looped"], "a kind of model is chosen by model=FILE"),
         (["model=looped", "model.rounds=0"], "model.rounds=0: input should be greater"),
     ],
 )
