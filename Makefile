@@ -61,11 +61,13 @@ AT_2E_3 = 'grid={optim.lr:[2e-3]}'
 FIVE_ARMS = arms=[vanilla,deepnorm,deeploop,deeploop_asymmetric,deeploop_forward] $(SEEDS)
 # In training, by one seed; the cells are some of the five arms'.
 KAPPA = arms=[vanilla,deepnorm,deeploop] seeds=[0] $(AT_1E_3) alignment.every=250 alignment.segment=2
-STABILITY = $(SEEDS) optim.lr=4e-3 total_steps=500 alignment.every=125 alignment.segment=2
+STABILITY = $(SEEDS) total_steps=500 alignment.every=125 alignment.segment=2
 ALIGN = $(BIN)/python scripts/alignment.py segment=2 batches=4
 comma = ,
-# vanilla and deeploop of each number of rounds, as each other's baseline
+# vanilla and deeploop of each number of rounds, and six rounds and three, as each other's baseline
 pairs = $(subst $() ,$(comma),$(foreach rounds,$1,deeploop_r$(rounds):vanilla_r$(rounds)))
+SIX_TO_THREE = 'baseline={huginn_r6:huginn_r3,hyperloop_r6:hyperloop_r3,operloop_r6:operloop_r3}'
+LOOPED = model=looped budget=flops
 
 results: setup
 	$(COMPARE) $(KAPPA) model.L_cycles=2 run_dir=$(RESULTS)/L2 report_dir=$(RESULTS)/L2-kappa
@@ -74,11 +76,14 @@ results: setup
 	$(COMPARE) $(FIVE_ARMS) model.L_cycles=2 $(AT_1E_3) run_dir=$(RESULTS)/L2 report_dir=$(RESULTS)/L2-lr1e-3
 	$(COMPARE) $(FIVE_ARMS) model.L_cycles=2 $(AT_2E_3) run_dir=$(RESULTS)/L2 report_dir=$(RESULTS)/L2-lr2e-3
 	$(COMPARE) $(FIVE_ARMS) model.L_cycles=6 $(RATES) run_dir=$(RESULTS)/L6
-	$(SWEEP) $(STABILITY) depths=[2,6] run_dir=$(RESULTS)/exponents
-	$(COMPARE) seeds=[0,1] model=looped arms=[rounds] budget=flops 'baseline={$(call pairs,1 3 5 7)}' total_steps=6000 \
-	    'grid={optim.lr:[1e-3,2e-3]}' run_dir=$(RESULTS)/rounds
-	$(COMPARE) seeds=[0,1] arms=[transitions] budget=flops optim.lr=2e-3 run_dir=$(RESULTS)/transitions
-	$(SWEEP) $(STABILITY) model=looped depths=[3] run_dir=$(RESULTS)/looped-exponents
+	$(SWEEP) $(STABILITY) optim.lr=4e-3 depths=[2,6] run_dir=$(RESULTS)/exponents
+	$(COMPARE) $(SEEDS) $(LOOPED) arms=[rounds] 'baseline={$(call pairs,1 3 5 7)}' total_steps=6000 \
+	    'grid={optim.lr:[1e-3,2e-3,4e-3]}' run_dir=$(RESULTS)/rounds
+	$(COMPARE) $(SEEDS) $(LOOPED) arms=[loop3_loop6] $(SIX_TO_THREE) total_steps=2000 optim.lr=2e-3 \
+	    run_dir=$(RESULTS)/loop3_loop6
+	$(COMPARE) $(SEEDS) arms=[transitions] budget=flops optim.lr=2e-3 run_dir=$(RESULTS)/transitions
+	$(SWEEP) $(STABILITY) optim.lr=4e-3 model=looped depths=[3] run_dir=$(RESULTS)/looped-exponents
+	$(SWEEP) $(STABILITY) optim.lr=8e-3 model=looped depths=[3] run_dir=$(RESULTS)/looped-exponents-8e-3
 	case "$(SHARE)" in null|0/*) $(MAKE) results-page;; esac
 
 # From finished runs: kappa of their checkpoints, the page's rows and tables.
