@@ -26,17 +26,7 @@ def comparison_tables(comparison: Mapping[str, Any]) -> dict[str, Table]:
         tables |= {score: _ladder_table(tested, score, comparison) for score in Score._fields}
         tables |= {f"{score} over votes": _votes_table(tested, score) for score in Score._fields}
     if any(arm["difference"] for arm in tested.values()):
-        tables |= {
-            f"{score} difference": _difference_table(tested, score, comparison)
-            for score in Score._fields
-        }
-        if any(len(arm["seeds"]) > 1 for arm in tested.values()):
-            tables |= {
-                f"{score} difference with seeds": _difference_table(
-                    tested, score, comparison, with_seeds=True
-                )
-                for score in Score._fields
-            }
+        tables |= _difference_tables(tested, comparison)
     tables["training"] = _training_table(comparison)
     if comparison["grid"]:
         tables["grid"] = _grid_table(comparison)
@@ -104,7 +94,9 @@ def _votes_table(arms: Mapping[str, Any], score: str) -> Table:
 
 
 def difference_to(comparison: Mapping[str, Any], baseline: str) -> dict[str, Table]:
-    """The tables of the differences to another arm than the comparison's own, by score.
+    """The tables of the differences to another arm than the comparison's own.
+
+    Their names are those that `comparison_tables` has for them.
 
     Raises:
         ValueError: if there is no such arm, or nothing is known of its test pairs.
@@ -126,7 +118,19 @@ def difference_to(comparison: Mapping[str, Any], baseline: str) -> dict[str, Tab
         }
         arms[name] = {**arm, "difference": None if name == baseline else difference}
     own = {"baselines": dict.fromkeys(arms, baseline)}
-    return {score: _difference_table(arms, score, own) for score in Score._fields}
+    return _difference_tables(arms, own)
+
+
+def _difference_tables(arms: Mapping[str, Any], comparison: Mapping[str, Any]) -> dict[str, Table]:
+    """The differences in both scores, and with intervals over seeds too if there are several."""
+    kinds = {"difference": False}
+    if any(len(arm["seeds"]) > 1 for arm in arms.values()):
+        kinds["difference with seeds"] = True
+    return {
+        f"{score} {kind}": _difference_table(arms, score, comparison, with_seeds=with_seeds)
+        for kind, with_seeds in kinds.items()
+        for score in Score._fields
+    }
 
 
 def _difference_table(

@@ -8,7 +8,8 @@ A table of the page stands between two comments, and names its rows and which ta
     <!-- L2.json: all_tests, training -->
     <!-- end -->
 
-A comparison has the tables of its comparison.md, and `SCORE difference to ARM` for any of its arms.
+A comparison has the tables of its comparison.md, and for any of its arms `SCORE difference to ARM`
+and `SCORE difference with seeds to ARM`.
 With ``runs`` the rows NAME.json are those of NAME/ (comparison.json or sweep.json) or of a file
 NAME.json that alignment.py wrote with ``out``; pictures that the page has by the name
 NAME-ladder.png, -curves.png or -sweep.png are taken from there too.
@@ -36,7 +37,9 @@ PLACE = re.compile(
     re.DOTALL,
 )
 PICTURE = re.compile(r"\((?:[^)]*/)?(?P<run>[\w.-]+)-(?P<kind>ladder|curves|sweep)\.png\)")
-DIFFERENCE_TO = re.compile(r"\w+ difference to (?P<arm>\S+)")  # of another arm than the first
+DIFFERENCE_TO = re.compile(
+    r"\w+ difference( with seeds)? to (?P<arm>\S+)"
+)  # of another arm than the first
 Rows = Mapping[str, Any]
 # What only rows of that kind have, and their tables.
 KINDS: dict[str, Callable[[Rows], dict[str, Table]]] = {
@@ -126,7 +129,7 @@ def fill_page(page: str, rows: Mapping[str, Rows]) -> str:
             asked = DIFFERENCE_TO.fullmatch(name)
             if asked is not None and "arms" in rows[place["rows"]]:
                 found = difference_to(rows[place["rows"]], asked["arm"])
-                tables |= {f"{score} difference to {asked['arm']}": t for score, t in found.items()}
+                tables |= {f"{kind} to {asked['arm']}": table for kind, table in found.items()}
             if name not in tables:
                 raise ValueError(
                     f"{place['rows']} has no table {name!r}; it has {', '.join(tables)}"

@@ -66,8 +66,9 @@ def test_a_comparison_states_its_arms_its_choice_and_its_difference(compared):
     assert set(differences) == set(Difference._fields)
     assert differences["low_with_seeds"] <= differences["mean"] <= differences["high_with_seeds"]
     assert comparison_tables(comparison)["all_tests difference with seeds"].rows
-    turned = difference_to(comparison, "deeploop")["all_tests"].rows
-    assert set(turned) == {"vanilla"}
+    turned = difference_to(comparison, "deeploop")
+    assert set(turned["all_tests difference"].rows) == {"vanilla"}
+    assert set(turned["arc_prize difference with seeds"].rows) == {"vanilla"}
     chosen = {arm["chosen"]["optim.lr"] for arm in comparison["arms"].values()}
     differ = {"scaling.rule", "optim.lr"} if len(chosen) == 2 else {"scaling.rule"}
     assert set(comparison["config_difference"]) == differ

@@ -145,5 +145,12 @@ def test_a_page_may_ask_for_differences_to_any_arm():
     entry = vanilla.split("|")[3]
     assert f"{-100 * own['mean']:+.1f} [" in entry
     assert entry.endswith(f" {own['lost']}:{own['won']} ")
+    # Over tasks and seeds: the same mean, with an interval around it.
+    with_seeds = fill_page(place.replace("difference", "difference with seeds"), rows).splitlines()
+    assert "over tasks and seeds" in with_seeds[2]
+    (vanilla,) = [line for line in with_seeds if line.startswith("| vanilla |")]
+    mean, low, high = (float(x.strip("[],")) for x in vanilla.split("|")[3].split())
+    assert mean == round(-100 * own["mean"], 1)
+    assert low < mean < high
     with pytest.raises(ValueError, match="no results of an arm 'nobody'; there are vanilla, deep"):
         fill_page(place.replace("deepnorm", "nobody"), rows)
