@@ -46,7 +46,7 @@ bench-data: setup
 bench-eval: setup
 	$(BIN)/python scripts/bench.py eval
 
-# Everything in docs/results.md: some six hours of 2 cores; finished cells are read, not run again.
+# Everything in docs/results.md: some nine hours of 2 cores; finished cells are read, not run again.
 # Two processes share the cells: make results SHARE=0/2 & make results SHARE=1/2. One thread each,
 # for the number of threads decides the last digits.
 RESULTS = runs/results
@@ -67,7 +67,9 @@ comma = ,
 # vanilla and deeploop of each number of rounds, and six rounds and three, as each other's baseline
 pairs = $(subst $() ,$(comma),$(foreach rounds,$1,deeploop_r$(rounds):vanilla_r$(rounds)))
 SIX_TO_THREE = 'baseline={huginn_r6:huginn_r3,hyperloop_r6:hyperloop_r3,operloop_r6:operloop_r3}'
-LOOPED = model=looped budget=flops
+LOOPED = $(SEEDS) model=looped budget=flops
+ROUNDS = $(LOOPED) arms=[rounds] 'baseline={$(call pairs,1 3 5 7)}' total_steps=6000 run_dir=$(RESULTS)/rounds
+LOOPED_STABILITY = $(STABILITY) model=looped depths=[3]
 
 results: setup
 	$(COMPARE) $(KAPPA) model.L_cycles=2 run_dir=$(RESULTS)/L2 report_dir=$(RESULTS)/L2-kappa
@@ -77,13 +79,13 @@ results: setup
 	$(COMPARE) $(FIVE_ARMS) model.L_cycles=2 $(AT_2E_3) run_dir=$(RESULTS)/L2 report_dir=$(RESULTS)/L2-lr2e-3
 	$(COMPARE) $(FIVE_ARMS) model.L_cycles=6 $(RATES) run_dir=$(RESULTS)/L6
 	$(SWEEP) $(STABILITY) optim.lr=4e-3 depths=[2,6] run_dir=$(RESULTS)/exponents
-	$(COMPARE) $(SEEDS) $(LOOPED) arms=[rounds] 'baseline={$(call pairs,1 3 5 7)}' total_steps=6000 \
-	    'grid={optim.lr:[1e-3,2e-3,4e-3]}' run_dir=$(RESULTS)/rounds
-	$(COMPARE) $(SEEDS) $(LOOPED) arms=[loop3_loop6] $(SIX_TO_THREE) total_steps=2000 optim.lr=2e-3 \
-	    run_dir=$(RESULTS)/loop3_loop6
+	$(COMPARE) $(ROUNDS) 'grid={optim.lr:[1e-3,2e-3,4e-3]}'
+	$(COMPARE) $(ROUNDS) $(AT_2E_3) report_dir=$(RESULTS)/rounds-lr2e-3
+	$(COMPARE) $(LOOPED) arms=[loop3_loop6] $(SIX_TO_THREE) total_steps=2000 optim.lr=2e-3 run_dir=$(RESULTS)/loop3_loop6
 	$(COMPARE) $(SEEDS) arms=[transitions] budget=flops optim.lr=2e-3 run_dir=$(RESULTS)/transitions
-	$(SWEEP) $(STABILITY) optim.lr=4e-3 model=looped depths=[3] run_dir=$(RESULTS)/looped-exponents
-	$(SWEEP) $(STABILITY) optim.lr=8e-3 model=looped depths=[3] run_dir=$(RESULTS)/looped-exponents-8e-3
+	$(SWEEP) $(LOOPED_STABILITY) optim.lr=4e-3 run_dir=$(RESULTS)/looped-exponents
+	$(SWEEP) $(LOOPED_STABILITY) optim.lr=5.6e-3 run_dir=$(RESULTS)/looped-exponents-5.6e-3
+	$(SWEEP) $(LOOPED_STABILITY) optim.lr=8e-3 run_dir=$(RESULTS)/looped-exponents-8e-3
 	case "$(SHARE)" in null|0/*) $(MAKE) results-page;; esac
 
 # From finished runs: kappa of their checkpoints, the page's rows and tables.
