@@ -64,7 +64,7 @@ KAPPA = arms=[vanilla,deepnorm,deeploop] seeds=[0] $(AT_1E_3) alignment.every=25
 STABILITY = $(SEEDS) total_steps=500 alignment.every=125 alignment.segment=2
 ALIGN = $(BIN)/python scripts/alignment.py segment=2 batches=4
 comma = ,
-# vanilla and deeploop of each number of rounds, and six rounds and three, as each other's baseline
+# deeploop against vanilla of as many rounds; six rounds against three of the same transition
 pairs = $(subst $() ,$(comma),$(foreach rounds,$1,deeploop_r$(rounds):vanilla_r$(rounds)))
 SIX_TO_THREE = 'baseline={huginn_r6:huginn_r3,hyperloop_r6:hyperloop_r3,operloop_r6:operloop_r3}'
 LOOPED = $(SEEDS) model=looped budget=flops
