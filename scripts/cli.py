@@ -126,9 +126,10 @@ def run_name(*, _root_: DictConfig) -> str:
     if model.name != "hrm":
         parts.append(f"{model.name}-r{model.rounds}" if "rounds" in model else model.name)
     parts.append(_root_.scaling.rule)
-    for key, module in (("transition", ""), ("transition_H", "H-")):
+    looping = {"transition": "L" if model.name == "hrm" else "loop", "transition_H": "H"}
+    for key, module in looping.items():
         if _root_[key] != "huginn":
-            parts.append(module + _joined(_root_[key]))
+            parts.append(f"{module}-{_joined(_root_[key])}")
     if gradient not in USUAL_GRADIENTS:
         parts.append(gradient)
     return "-".join([*map(str, parts), f"seed{_root_.seed}"])

@@ -62,12 +62,13 @@ def test_the_full_experiments_have_hrms_published_hyperparameters(experiment):
     [
         ([], "arc1-deeploop-seed0"),
         (["scaling=vanilla", "seed=3"], "arc1-vanilla-seed3"),
-        (["transition=operloop"], "arc1-deeploop-operloop-seed0"),
-        (["transition={name:operloop,step:unit}"], "arc1-deeploop-operloop-unit-seed0"),
+        (["transition=operloop"], "arc1-deeploop-L-operloop-seed0"),
+        (["transition={name:operloop,step:unit}"], "arc1-deeploop-L-operloop-unit-seed0"),
         (["transition_H=parcae"], "arc1-deeploop-H-parcae-seed0"),
         (["gradient=last_update"], "arc1-deeploop-last_update-seed0"),
         (["model=looped"], "arc1-looped-r3-deeploop-seed0"),
         (["model=looped", "model.rounds=5"], "arc1-looped-r5-deeploop-seed0"),
+        (["model=looped", "transition=vanilla"], "arc1-looped-r3-deeploop-loop-vanilla-seed0"),
         (["run_dir=elsewhere"], "elsewhere"),
     ],
 )
