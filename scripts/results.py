@@ -37,9 +37,8 @@ PLACE = re.compile(
     re.DOTALL,
 )
 PICTURE = re.compile(r"\((?:[^)]*/)?(?P<run>[\w.-]+)-(?P<kind>ladder|curves|sweep)\.png\)")
-DIFFERENCE_TO = re.compile(
-    r"\w+ difference( with seeds)? to (?P<arm>\S+)"
-)  # of another arm than the first
+# A table of differences to another arm than the comparison's own.
+DIFFERENCE_TO = re.compile(r"\w+ difference( with seeds)? to (?P<arm>\S+)")
 Rows = Mapping[str, Any]
 # What only rows of that kind have, and their tables.
 KINDS: dict[str, Callable[[Rows], dict[str, Table]]] = {
