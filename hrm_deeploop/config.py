@@ -180,12 +180,12 @@ class TransitionConfig(StrictConfig):
 
         All that have parameters of single updates are among them.
         """
-        return self.name not in ("huginn", "parcae", "parcae_aligned", "recurrent_gpt")
+        return self.streams is not None or self.name in ("vanilla", "recirculation")
 
     @property
     def grows_with_input(self) -> bool:
         """Whether a longer injection makes the state longer: no norm is between them."""
-        return self.name in ("hyperloop", "hyperloop_aligned", "operloop", "recirculation")
+        return self.streams is not None or self.name == "recirculation"
 
 
 HUGINN = TransitionConfig(name="huginn")

@@ -19,7 +19,7 @@ from hydra import compose, initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 CONFIG_DIR = Path(__file__).resolve().parent.parent / "configs"
@@ -28,8 +28,6 @@ USER_ERROR, OUT_OF_MEMORY, INTERRUPTED = 2, 3, 130
 LESS_MEMORY = "less is needed with a smaller micro_batch_size (train) or batch_size (evaluate)"
 # Overrides whose list elements are task ids.
 ID_LIST = re.compile(r"(?P<key>tasks|data\.tasks|data\.evaluate)=\[(?P<ids>.+)\]")
-# Gradients that configs/model/ chooses by itself.
-USUAL_GRADIENTS = ("last_cycle", "all_rounds")
 LIST_ELEMENT = re.compile(r"""\s*'[^']*'|\s*"[^"]*"|[^,]+""")
 
 HELP = """
@@ -113,35 +111,6 @@ def compose_config(name: str, overrides: Sequence[str]) -> dict[str, Any]:
             raise ValueError(str(error).split("\n", maxsplit=1)[0]) from error
     assert isinstance(values, dict)
     return {str(key): value for key, value in values.items()}
-
-
-def run_name(*, _root_: DictConfig) -> str:
-    """What ``${run_name:}`` of the configurations stands for.
-
-    The data, the scaling and the seed; between them the model, transitions and gradient that are
-    not those of HRM as it is trained here: runs that differ in these have places of their own.
-    """
-    model, gradient = _root_.model, _root_.gradient
-    parts = [_root_.data.source]
-    if model.name != "hrm":
-        parts.append(f"{model.name}-r{model.rounds}" if "rounds" in model else model.name)
-    parts.append(_root_.scaling.rule)
-    looping = {"transition": "L" if model.name == "hrm" else "loop", "transition_H": "H"}
-    for key, module in looping.items():
-        if _root_[key] != "huginn":
-            parts.append(f"{module}-{_joined(_root_[key])}")
-    if gradient not in USUAL_GRADIENTS:
-        parts.append(gradient)
-    return "-".join([*map(str, parts), f"seed{_root_.seed}"])
-
-
-def _joined(choice: Any) -> str:
-    """A name, or a name and its options, without what is no part of a file's name."""
-    words = choice.values() if isinstance(choice, DictConfig) else [choice]
-    return "-".join(re.sub(r"[^\w.]+", "_", str(word)) for word in words)
-
-
-OmegaConf.register_new_resolver("run_name", run_name)
 
 
 def chosen_files(overrides: Sequence[str], group: str) -> list[str]:
@@ -248,7 +217,7 @@ def _check_keys(parsed: Sequence[Override], defaults: Any) -> None:
                 )
             if part not in level:
                 allowed = sorted(map(str, level))
-                near = difflib.get_close_matches(part, allowed, n=2, cutoff=0.7)
+                near = difflib.get_close_matches(part, allowed, n=2)
                 hint = f"did you mean {' or '.join(near)}? " if near else ""
                 inside = ".".join(path[:depth]) or "the configuration"
                 raise ValueError(

@@ -1,10 +1,11 @@
 """The whole configuration of a run, and its file."""
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import BaseModel, Field, ValidationError, model_validator
 from yaml import YAMLError
@@ -26,6 +27,7 @@ from hrm_deeploop.metrics import LoggerName
 from hrm_deeploop.scaling import Gradient, HRMGradient, LoopedGradient
 
 CONFIG_FILE = "config.yaml"
+USUAL_GRADIENTS = ("last_cycle", "all_rounds")  # of HRM and looped in configs/model/
 NewPuzzles = Literal["refuse", "init"]
 
 
@@ -250,6 +252,37 @@ def _describe(problem: Any) -> str:
     if problem["type"] == "too_short":
         return f"{key}={list(problem['input'])}: expected at least {problem['ctx']['min_length']}"
     return f"{key}={problem['input']}: {message[0].lower()}{message[1:]}"
+
+
+def run_name(*, _root_: DictConfig) -> str:
+    """What ``${run_name:}`` of ``configs/train.yaml`` stands for: data, scaling and seed.
+
+    Between them stand the model, the transitions and the gradient where they are not those that
+    HRM has without a word about them, so runs that differ in these have places of their own.
+    """
+    model = _root_.model
+    parts = [_root_.data.source]
+    if model.name != "hrm":
+        parts.append(f"{model.name}-r{model.rounds}" if "rounds" in model else model.name)
+    parts.append(_root_.scaling.rule)
+    for key, module in (
+        ("transition", "L" if model.name == "hrm" else "loop"),
+        ("transition_H", "H"),
+    ):
+        if _root_[key] != "huginn":
+            parts.append(f"{module}-{_joined(_root_[key])}")
+    if _root_.gradient not in USUAL_GRADIENTS:
+        parts.append(_root_.gradient)
+    return "-".join([*map(str, parts), f"seed{_root_.seed}"])
+
+
+def _joined(choice: Any) -> str:
+    """A name, or a name and its options, without what is no part of a file's name."""
+    words = choice.values() if isinstance(choice, DictConfig) else [choice]
+    return "-".join(re.sub(r"[^\w.]+", "_", str(word)) for word in words)
+
+
+OmegaConf.register_new_resolver("run_name", run_name)
 
 
 def save_config(config: RunConfig, directory: Path) -> None:

@@ -19,6 +19,7 @@ from scripts.run_config import (
 
 EXPERIMENTS = sorted(path.stem for path in (cli.CONFIG_DIR / "experiment").glob("*.yaml"))
 SCALINGS = sorted(path.stem for path in (cli.CONFIG_DIR / "scaling").glob("*.yaml"))
+ENTERS_ONCE = ("vanilla", "hyperloop", "hyperloop_aligned", "operloop", "recirculation")
 CUSTOM = ["scaling.p_H=0.1", "scaling.p_L=0.2", "scaling.count=forward"]
 
 
@@ -137,6 +138,57 @@ def test_total_steps_overrides_epochs():
 def test_a_mistake_is_one_line_that_names_key_value_and_what_is_allowed(override, message):
     with pytest.raises(ValueError, match=message) as error:
         run_config("experiment=smoke", override)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["gradient=all_rounds"], "allowed are last_cycle, last_update, full"),
+        (["model=looped", "gradient=full"], "allowed are all_rounds, last_round"),
+        (["model=looped", "transition_H=parcae"], "transition_H=parcae: looped has no H"),
+        (["model=looped", "scaling=deeploop_asymmetric"], "looped has no H"),
+        *(
+            ([f"transition={name}", "gradient=last_update"], "takes the input in at the first upd")
+            for name in ENTERS_ONCE
+        ),
+        *(
+            (
+                ["model=looped", f"transition={name}", "gradient=last_round"],
+                "at the first round, which must carry gradient; allowed: all_rounds",
+            )
+            for name in ENTERS_ONCE
+        ),
+        *(
+            ([f"transition={pair[0]}", f"transition_H={pair[1]}"], "grow without bound")
+            for name in ("recirculation", "operloop", "hyperloop", "hyperloop_aligned")
+            for pair in ((name, "recirculation"), ("recirculation", name))
+        ),
+        (
+            ["transition=hyperloop", "transition_H=recirculation"],
+            "allowed are huginn, vanilla, parcae, parcae_aligned, recurrent_gpt$",
+        ),
+        (["transition=null"], "expected one of huginn, vanilla"),
+        (
+            ["transition.name=operloop"],
+            "transition is one value .huginn., so there is no key",
+        ),
+        (["model=looped", "model.rouns=3"], "did you mean rounds"),
+        (["model=looped", "model.L_cycles=3"], "no key 'L_cycles' in model; allowed: coda_layers"),
+        (["scaling=custom", "scaling.p_L=0.5", "scaling.count=gradient"], "needs scaling.p_H"),
+        (["model.name=foo"], "model.name=foo: allowed are 'hrm', 'looped'"),
+        (["transition={name:huginn,step:unit}"], "step=unit: huginn has no options"),
+        (["transition={name:huginn,stpe:null}"], "transition.stpe=None: there is no such key"),
+        (["transition=foo"], "^transition=foo: input should be 'huginn'"),
+        (["transition_L=operloop"], "no key 'transition_L' .*; did you mean transition_H or trans"),
+        (["scaling=custom"], "needs scaling.p_L and scaling.count, and with model=hrm scaling.p_H"),
+        (["model.name=looped"], "a kind of model is chosen by model=FILE"),
+        (["model=looped", "model.rounds=0"], "model.rounds=0: input should be greater"),
+    ],
+)
+def test_parts_that_do_not_fit_are_refused(overrides, message):
+    with pytest.raises(ValueError, match=message) as error:
+        run_config("experiment=smoke", *overrides)
     assert "\n" not in str(error.value)
 
 

@@ -10,11 +10,8 @@ import pytest
 
 from hrm_deeploop.config import TransitionName
 from hrm_deeploop.metrics import read_metrics
-from scripts import cli
-from scripts.run_config import RunConfig, validate
 
 ROOT = Path(__file__).parents[2]
-ENTERS_ONCE = ("vanilla", "hyperloop", "hyperloop_aligned", "operloop", "recirculation")
 
 
 def run(script, *overrides):
@@ -43,62 +40,6 @@ def test_a_looped_model_goes_through_training_evaluation_alignment_and_a_sweep(t
     result = run("sweep", *options, "depths=[1,2]", f"run_dir={tmp_path / 'sweep'}")
     assert result.returncode == 0, result.stderr
     assert "rounds 2" in result.stdout
-
-
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        (["gradient=all_rounds"], "allowed are last_cycle, last_update, full"),
-        (["model=looped", "gradient=full"], "allowed are all_rounds, last_round"),
-        (["model=looped", "transition_H=parcae"], "transition_H=parcae: looped has no H"),
-        (["model=looped", "scaling=deeploop_asymmetric"], "looped has no H"),
-        *(
-            ([f"transition={name}", "gradient=last_update"], "takes the input in at the first upd")
-            for name in ENTERS_ONCE
-        ),
-        *(
-            (
-                ["model=looped", f"transition={name}", "gradient=last_round"],
-                "at the first round, which must carry gradient; allowed: all_rounds",
-            )
-            for name in ENTERS_ONCE
-        ),
-        *(
-            ([f"transition={pair[0]}", f"transition_H={pair[1]}"], "grow without bound")
-            for name in ("recirculation", "operloop", "hyperloop", "hyperloop_aligned")
-            for pair in ((name, "recirculation"), ("recirculation", name))
-        ),
-        (
-            ["transition=hyperloop", "transition_H=recirculation"],
-            "allowed are huginn, vanilla, parcae, parcae_aligned, recurrent_gpt$",
-        ),
-        (["transition=null"], "expected one of huginn, vanilla"),
-        (
-            ["transition.name=operloop"],
-            "transition is one value .huginn., so there is no key",
-        ),
-        (["model=looped", "model.rouns=3"], "did you mean rounds"),
-        (["model=looped", "model.L_cycles=3"], "no key 'L_cycles' in model; allowed: coda_layers"),
-        (["scaling=custom", "scaling.p_L=0.5", "scaling.count=gradient"], "needs scaling.p_H"),
-        (["model.name=foo"], "model.name=foo: allowed are 'hrm', 'looped'"),
-        (["transition={name:huginn,step:unit}"], "step=unit: huginn has no options"),
-        (["transition={name:huginn,stpe:null}"], "transition.stpe=None: there is no such key"),
-        (["transition=foo"], "^transition=foo: input should be 'huginn'"),
-        (["transition_L=operloop"], "no key 'transition_L' .*; did you mean transition_H or trans"),
-        (["scaling=custom"], "needs scaling.p_L and scaling.count, and with model=hrm scaling.p_H"),
-        (["model.name=looped"], "a kind of model is chosen by model=FILE"),
-        (["model=looped", "model.rounds=0"], "model.rounds=0: input should be greater"),
-    ],
-)
-def test_parts_that_do_not_fit_are_refused(overrides, message):
-    def read():
-        values = cli.compose_config("train", ["experiment=smoke", *overrides])
-        cli.take_output(values)
-        return validate(RunConfig, values)
-
-    with pytest.raises(ValueError, match=message) as error:
-        read()
-    assert "\n" not in str(error.value)
 
 
 @pytest.mark.slow
