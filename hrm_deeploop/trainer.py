@@ -26,13 +26,13 @@ from hrm_deeploop.halting import (
     min_segments,
     refill,
 )
+from hrm_deeploop.log_sums import COUNTED, LOSS_SUMS, LogSums, gradient_norms
 from hrm_deeploop.losses import Correctness, correctness, segment_loss
 from hrm_deeploop.model import Reasoner
 from hrm_deeploop.noise import draw_noise
 from hrm_deeploop.optim import average_weights, build_optimizer, build_scheduler, parameter_groups
 from hrm_deeploop.puzzle_embedding import PuzzleEmbedding
 from hrm_deeploop.recurrence import State, detach
-from hrm_deeploop.window import COUNTED, LOSS_SUMS, LogWindow, gradient_norms
 
 EXPLORATION_STREAM = 1  # keeps these draws apart from the batches' at one seed
 
@@ -92,7 +92,7 @@ class Trainer:
         self.seed = seed
         self.ranks = ranks
         self.step = 0
-        self.window = LogWindow(ranks, list(network.stacks))
+        self.log_sums = LogSums(ranks, list(network.stacks))
         self._finite = finite_check(ranks.device)
         self.carry: tuple[Carry, ...] | None = None  # a part for every length of sequence
         self.optimizer = build_optimizer(parameter_groups(network), config)
@@ -159,7 +159,7 @@ class Trainer:
         self._check_finite(counted[-len(LOSS_SUMS) :], norms, puzzle_grad)
 
         self._update(torch.cat([carry.batch.puzzle_ids for carry in carries]), puzzle_grad)
-        self.window.add(counted, norms)
+        self.log_sums.add(counted, norms)
         self.carry = tuple(done)
 
     def _micro_batches(self, carry: Carry) -> Iterator[Carry]:
@@ -231,7 +231,7 @@ class Trainer:
         return nullcontext()
 
     def _check_finite(self, losses: Tensor, norms: Tensor, puzzle_grad: Tensor | None) -> None:
-        names, found = [*LOSS_SUMS, *self.window.norms], [losses, norms]
+        names, found = [*LOSS_SUMS, *self.log_sums.norms], [losses, norms]
         if puzzle_grad is not None:
             names.append("grad_norm_puzzle_embedding")
             found.append(puzzle_grad.norm().float()[None])
@@ -305,7 +305,7 @@ class Trainer:
             ]
         return {
             "step": self.step,
-            "window": self.window.state(),
+            "window": self.log_sums.state(),
             "optimizer": self.optimizer.state_dict(),
             "scheduler": self.scheduler.state_dict(),
             "num_averaged": 0 if self.averaged is None else int(self.averaged.n_averaged),
@@ -326,7 +326,7 @@ class Trainer:
         It may be of another device or dtype: latent states are cast to the network's.
         """
         self.step = saved["step"]
-        self.window.load_state(saved["window"])
+        self.log_sums.load_state(saved["window"])
         self.optimizer.load_state_dict(saved["optimizer"])
         self.scheduler.load_state_dict(saved["scheduler"])
         if self.averaged is not None:

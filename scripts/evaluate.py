@@ -16,10 +16,11 @@ from pydantic import Field
 from eval.tables import format_ladders
 from hrm_deeploop.attention import AttentionName
 from hrm_deeploop.device import DeviceName, join_ranks, leave_ranks
+from hrm_deeploop.runs.build import find_checkpoint
+from hrm_deeploop.runs.compose import compose_config
+from hrm_deeploop.runs.config import NewPuzzles, load_config, to_yaml, validate
+from hrm_deeploop.runs.evaluation import Choices, Count, Evaluation
 from scripts import cli
-from scripts.assemble import find_checkpoint
-from scripts.evaluation import Choices, Count, Evaluation
-from scripts.run_config import NewPuzzles, load_config, to_yaml, validate
 
 
 class EvaluateOptions(Choices):
@@ -35,7 +36,7 @@ class EvaluateOptions(Choices):
 
 
 def main(overrides: list[str]) -> dict[str, Any]:
-    values = cli.compose_config("evaluate", overrides)
+    values = compose_config("evaluate", overrides)
     output = cli.take_output(values)
     options: EvaluateOptions = validate(EvaluateOptions, values)
     run = Path(options.run)

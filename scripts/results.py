@@ -15,132 +15,25 @@ NAME.json that alignment.py wrote with ``out``; pictures that the page has by th
 NAME-ladder.png, -curves.png or -sweep.png are taken from there too.
 """
 
-import json
-import re
-from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field
-
-from eval.comparison import comparison_tables, difference_to
-from eval.tables import Table, format_markdown
-from hrm_deeploop.config import StrictConfig
-from scripts import cli
-from scripts.alignment import alignment_tables
-from scripts.compare import COMPARISON_FILE
-from scripts.run_config import to_yaml, validate
-from scripts.sweep import SWEEP_FILE, sweep_tables
-
-PLACE = re.compile(
-    r"(?P<begin><!-- (?P<rows>[\w.-]+\.json): (?P<tables>[^>]+?) -->\n).*?(?P<end><!-- end -->)",
-    re.DOTALL,
+from hrm_deeploop.runs.compose import compose_config
+from hrm_deeploop.runs.config import to_yaml, validate
+from hrm_deeploop.runs.results_page import (
+    PICTURE,
+    PLACE,
+    ResultsOptions,
+    _read_rows,
+    fill_page,
+    format_rows,
+    take_rows,
 )
-PICTURE = re.compile(r"\((?:[^)]*/)?(?P<run>[\w.-]+)-(?P<kind>ladder|curves|sweep)\.png\)")
-# A table of differences to another arm than the comparison's own.
-DIFFERENCE_TO = re.compile(r"\w+ difference( with seeds)? to (?P<arm>\S+)")
-Rows = Mapping[str, Any]
-# What only rows of that kind have, and their tables.
-KINDS: dict[str, Callable[[Rows], dict[str, Table]]] = {
-    "arms": comparison_tables,
-    "which": sweep_tables,
-    "p_star": alignment_tables,
-}
-
-
-class ResultsOptions(StrictConfig):
-    """Keys of ``configs/results.yaml``."""
-
-    page: str = Field(min_length=1)
-    rows: str = Field(min_length=1)
-    runs: str | None
-
-
-def take_rows(name: str, runs: Path) -> Rows:
-    """Raw rows of the runs: paths in them start at ``runs``.
-
-    Raises:
-        ValueError: if there are none.
-    """
-    places = [runs / name, *(runs / Path(name).stem / f for f in (COMPARISON_FILE, SWEEP_FILE))]
-    for place in places:
-        if place.is_file():
-            # A run may have been started with another way of writing its place than that of now.
-            ways = dict.fromkeys((runs.resolve(), runs.absolute(), runs))
-            return _read_rows(place, [f"{way}/" for way in ways])
-    raise ValueError(f"runs={runs}: none of {', '.join(map(str, places))} is there")
-
-
-def _read_rows(path: Path, without: Sequence[str] = ()) -> Rows:
-    """The JSON of a file, read without the texts ``without``, the longer of two that overlap first.
-
-    Raises:
-        ValueError: naming the file, if it is not JSON.
-    """
-    text = path.read_text(encoding="utf-8")
-    for part in without:
-        text = text.replace(json.dumps(part)[1:-1], "")
-    try:
-        return json.loads(text)
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
-
-
-def format_rows(rows: Rows) -> str:
-    """JSON with a line per key, or per element where the value is a list or a mapping."""
-    lines = []
-    for key, value in rows.items():
-        if isinstance(value, list) and value:
-            parts = [json.dumps(part) for part in value]
-            text = "[\n  " + ",\n  ".join(parts) + "\n ]"
-        elif isinstance(value, dict) and value:
-            parts = [f"{json.dumps(name)}: {json.dumps(part)}" for name, part in value.items()]
-            text = "{\n  " + ",\n  ".join(parts) + "\n }"
-        else:
-            text = json.dumps(value)
-        lines.append(f" {json.dumps(key)}: {text}")
-    return "{\n" + ",\n".join(lines) + "\n}\n"
-
-
-def tables_of(rows: Rows) -> dict[str, Table]:
-    """The tables of a comparison, a sweep or an alignment, by their names.
-
-    Raises:
-        ValueError: if the rows are none of these.
-    """
-    for key, tables in KINDS.items():
-        if key in rows:
-            return tables(rows)
-    raise ValueError(f"expected rows with one of the keys {', '.join(KINDS)}, got {list(rows)}")
-
-
-def fill_page(page: str, rows: Mapping[str, Rows]) -> str:
-    """The page with its tables.
-
-    Raises:
-        ValueError: naming a table that the rows do not have.
-    """
-
-    def fill(place: re.Match[str]) -> str:
-        tables = tables_of(rows[place["rows"]])
-        chosen = [name.strip() for name in place["tables"].split(",")]
-        for name in chosen:
-            asked = DIFFERENCE_TO.fullmatch(name)
-            if asked is not None and "arms" in rows[place["rows"]]:
-                found = difference_to(rows[place["rows"]], asked["arm"])
-                tables |= {f"{kind} to {asked['arm']}": table for kind, table in found.items()}
-            if name not in tables:
-                raise ValueError(
-                    f"{place['rows']} has no table {name!r}; it has {', '.join(tables)}"
-                )
-        text = format_markdown(tables[name] for name in chosen)
-        return f"{place['begin']}\n{text}{place['end']}"
-
-    return PLACE.sub(fill, page)
+from scripts import cli
 
 
 def main(overrides: list[str]) -> dict[str, Any]:
-    values = cli.compose_config("results", overrides)
+    values = compose_config("results", overrides)
     output = cli.take_output(values)
     options: ResultsOptions = validate(ResultsOptions, values)
     cli.show_config(to_yaml(options))

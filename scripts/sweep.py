@@ -13,24 +13,17 @@ the boundary. Finished cells are read.
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
-import numpy as np
 import torch
-from pydantic import Field
 
 from eval.plots import plot_sweep
-from eval.tables import Table, format_markdown, format_text
-from hrm_deeploop.alignment import LOG_PREFIX, fit_exponent
-from hrm_deeploop.config import StrictConfig
+from eval.tables import format_markdown, format_text
 from hrm_deeploop.device import Ranks, choose_device
-from hrm_deeploop.metrics import read_metrics
-from scripts import cli
-from scripts.assemble import METRICS_FILE, build_network
-from scripts.cells import TRAINED, StoppedError
-from scripts.comparison import (
+from hrm_deeploop.runs.build import build_network
+from hrm_deeploop.runs.cells import StoppedError
+from hrm_deeploop.runs.comparison import (
     CompareOptions,
     Comparison,
     check_distinct,
@@ -38,189 +31,27 @@ from scripts.comparison import (
     run_cells,
     wait_for_cells,
 )
-from scripts.evaluation import Count
-from scripts.run_config import to_yaml, validate
-
-SWEEP_FILE, MARKDOWN_FILE, PLOT_FILE = "sweep.json", "sweep.md", "sweep.png"
-OWN_KEYS = ("exponents", "which", "other", "depths", "seeds", "share")
-
-
-class SweepOptions(StrictConfig):
-    """Keys of ``configs/sweep.yaml`` beside those of a run."""
-
-    exponents: Annotated[
-        tuple[Annotated[float, Field(ge=0, le=4)], ...], Field(strict=False, min_length=1)
-    ]
-    which: Literal["both", "H", "L"]
-    other: float = Field(ge=0, le=4)
-    depths: Annotated[tuple[Count, ...], Field(strict=False, min_length=1)]
-    seeds: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(strict=False, min_length=1)]
-    share: str | None = Field(pattern=r"^\d+/[1-9]\d*$")
-    run_dir: str = Field(min_length=1)
-
-
-DEPTH_KEYS = {"hrm": "L_cycles", "looped": "rounds"}  # what a depth is, by model.name
-REVISITED = {"L_cycles": "L", "rounds": "loop"}  # the module whose visits the depth counts
-
-
-def sweep_arms(options: SweepOptions, depth_key: str) -> dict[str, dict[str, Any]]:
-    """An arm for every exponent and depth, by a name such as ``p0.25-depth4``."""
-    arms = {}
-    for depth in options.depths:
-        for p in options.exponents:
-            own = {"H": {"scaling.p_H": p}, "L": {"scaling.p_L": p}}
-            chosen = ("H", "L") if options.which == "both" else (options.which,)
-            exponents = {"scaling.p_H": options.other, "scaling.p_L": options.other}
-            for module in chosen:
-                exponents |= own[module]
-            if depth_key == "rounds":  # there is no H
-                del exponents["scaling.p_H"]
-            arms[_arm_name(p, depth)] = {
-                "scaling": "custom",
-                "scaling.count": "gradient",
-                **exponents,
-                f"model.{depth_key}": depth,
-            }
-    return arms
-
-
-def _arm_name(p: float, depth: int) -> str:
-    return f"p{p!r}-depth{depth}"
-
-
-def summarize(
-    options: SweepOptions, cells: list[dict[str, Any]], rounds: Mapping[int, int], module: str
-) -> list[dict[str, Any]]:
-    """A row per depth and exponent; ``rounds`` R_g of the module that is revisited, by depth."""
-    rows = []
-    for depth in options.depths:
-        for p in options.exponents:
-            found = [cell for cell in cells if cell["arm"] == _arm_name(p, depth)]
-            trained = [cell for cell in found if cell["status"] == TRAINED]
-            validated = [c["validation"]["eval/loss"] for c in trained if c["validation"]]
-            kappas = [_last_kappa(Path(cell["run_dir"]), module) for cell in trained]
-            rows.append(
-                {
-                    "p": p,
-                    "depth": depth,
-                    "num_seeds": len(found),
-                    "share_trained": len(trained) / len(found),
-                    "train_loss": [cell["train_loss"] for cell in trained],
-                    "validation_loss": validated,
-                    "kappa": [kappa for kappa in kappas if kappa is not None],
-                    "rounds": rounds[depth],
-                    "status": [cell["status"] for cell in found],
-                }
-            )
-    return rows
-
-
-def _last_kappa(run_dir: Path, module: str) -> float | None:
-    """What ``alignment.every`` measured last."""
-    key = f"{LOG_PREFIX}kappa_{module}"
-    found = [row[key] for row in read_metrics(run_dir / METRICS_FILE) if key in row]
-    return found[-1] if found else None
-
-
-def find_boundaries(rows: Sequence[Mapping[str, Any]]) -> dict[int, float | None]:
-    """By depth: the least exponent from which on every seed trains; None if there is none.
-
-    A large exponent can be too slow to learn in the steps given, which is no instability; so
-    exponents above the largest at which any seed trains do not count.
-    """
-    found: dict[int, float | None] = {}
-    for depth in dict.fromkeys(row["depth"] for row in rows):
-        own = sorted((r for r in rows if r["depth"] == depth), key=lambda row: row["p"])
-        while own and own[-1]["share_trained"] == 0:
-            own.pop()
-        boundary = None
-        for row in reversed(own):
-            if row["share_trained"] < 1:
-                break
-            boundary = row["p"]
-        found[depth] = boundary
-    return found
-
-
-def fit_thresholds(rows: Sequence[Mapping[str, Any]]) -> dict[float, tuple[float, float]]:
-    """(gamma, p*) by exponent, of kappa over rounds; for exponents that have two depths of it."""
-    found = {}
-    for p in dict.fromkeys(row["p"] for row in rows):
-        points = [(r["rounds"], kappa) for r in rows if r["p"] == p for kappa in r["kappa"]]
-        if len({rounds for rounds, _ in points}) > 1:
-            found[p] = fit_exponent(*zip(*points, strict=True))
-    return found
-
-
-def sweep_tables(sweep: Mapping[str, Any]) -> dict[str, Table]:
-    """The tables of a sweep.json, exponents by depths, by a short name."""
-    rows = sweep["rows"]
-    exponents = list(dict.fromkeys(row["p"] for row in rows))
-    depths = list(dict.fromkeys(row["depth"] for row in rows))
-
-    def table(caption: str, entry: Any) -> Table:
-        return Table(
-            caption,
-            [f"p={p!r}" for p in exponents],
-            {
-                f"{sweep['depth_key']} {depth}": [
-                    entry(row) for row in rows if row["depth"] == depth
-                ]
-                for depth in depths
-            },
-        )
-
-    def loss(key: str) -> Any:
-        return lambda row: f"{np.mean(row[key]):.3f}" if row[key] else "n/a"
-
-    num_seeds = max(row["num_seeds"] for row in rows)
-    other = f"at p={sweep.get('other', 0.5)!r}"  # sweeps of before it was kept took the default
-    module = {"both": "H and L", "H": f"H, L {other}", "L": f"L, H {other}"}[sweep["which"]]
-    if sweep["depth_key"] == "rounds":
-        module = "the loop"
-    boundaries = find_boundaries(rows)
-    # H has as many rounds at every depth, so the threshold of L says nothing of its exponent.
-    thresholds = {} if sweep["which"] == "H" else fit_thresholds(rows)
-    tables = {
-        "share trained": table(
-            f"share of {num_seeds} seeds that train; p of {module}",
-            lambda row: f"{row['share_trained']:.2f}",
-        ),
-        "train loss": table(
-            "training loss at the end, of the seeds that train", loss("train_loss")
-        ),
-        "validation loss": table(
-            "loss on held-out demonstrations, of the seeds that train", loss("validation_loss")
-        ),
-        "boundary": Table(
-            "boundary: the least p from which on every seed trains",
-            ["p"],
-            {
-                f"{sweep['depth_key']} {depth}": ["none" if p is None else f"{p!r}"]
-                for depth, p in boundaries.items()
-            },
-        ),
-    }
-    if any(row["kappa"] for row in rows):
-        tables["kappa"] = table(
-            f"kappa_{REVISITED[sweep['depth_key']]} at the end of training (at most R), of the "
-            "seeds that train",
-            loss("kappa"),
-        )
-    if thresholds:
-        tables["threshold"] = Table(
-            "kappa ~ R^gamma over depths at each p, and the threshold p* = (1 + gamma) / 4",
-            [f"p={p!r}" for p in thresholds],
-            {
-                "gamma": [f"{gamma:.2f}" for gamma, _ in thresholds.values()],
-                "p*": [f"{p_star:.2f}" for _, p_star in thresholds.values()],
-            },
-        )
-    return tables
+from hrm_deeploop.runs.compose import compose_config
+from hrm_deeploop.runs.config import to_yaml, validate
+from hrm_deeploop.runs.sweep import (
+    DEPTH_KEYS,
+    MARKDOWN_FILE,
+    OWN_KEYS,
+    PLOT_FILE,
+    REVISITED,
+    SWEEP_FILE,
+    SweepOptions,
+    _arm_name,
+    find_boundaries,
+    summarize,
+    sweep_arms,
+    sweep_tables,
+)
+from scripts import cli
 
 
 def main(overrides: list[str]) -> dict[str, Any]:
-    values = cli.compose_config("sweep", overrides)
+    values = compose_config("sweep", overrides)
     output = cli.take_output(values)
     own = {key: values[key] for key in (*OWN_KEYS, "run_dir")}
     own["seeds"] = own["seeds"] or [values["seed"]]

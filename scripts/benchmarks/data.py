@@ -12,9 +12,9 @@ from arc_data.batches import BatchStream
 from arc_data.config import DataConfig
 from arc_data.leaks import find_leaks, training_set
 from arc_data.puzzles import build_puzzles
-from scripts import cli
+from hrm_deeploop.runs.compose import compose_config
+from hrm_deeploop.runs.config import validate
 from scripts.benchmarks.machine import describe_machine
-from scripts.run_config import validate
 
 CANVASES = (6, 15, 30)
 BATCH_SIZE = 768
@@ -31,7 +31,7 @@ def bench_data() -> dict[str, Any]:
     print(f"{describe_machine()}; one core is used")
     rates = {}
     for canvas in CANVASES:
-        values = cli.compose_config("data_command", ["data=arc1", f"data.canvas={canvas}"])
+        values = compose_config("data_command", ["data=arc1", f"data.canvas={canvas}"])
         config: DataConfig = validate(DataConfig, values["data"])
         collection = sources.load(config)
         start = time.process_time()

@@ -21,18 +21,18 @@ from arc_data.augment import NUM_DIHEDRAL, is_turned, move_grid
 from arc_data.config import DataConfig
 from arc_data.task import Task
 from eval.ladder import build_ladder
-from eval.predict import Halting, predict
 from eval.predictions import Predictions, join, load_predictions
 from eval.questions import Window
 from eval.submission import build_submission, write_submission
 from eval.vote import count_ballots
 from hrm_deeploop.device import Ranks, choose_device
-from scripts import cli
-from scripts.assemble import find_checkpoint
+from hrm_deeploop.runs.build import find_checkpoint
+from hrm_deeploop.runs.compose import compose_config
+from hrm_deeploop.runs.config import validate
+from hrm_deeploop.runs.evaluation import Choices, Evaluation
+from hrm_deeploop.runs.predict import Halting, predict
+from hrm_deeploop.runs.training import train
 from scripts.benchmarks.machine import describe_machine, run_config, time_in_turn
-from scripts.evaluation import Choices, Evaluation
-from scripts.run_config import validate
-from scripts.train import train
 
 NUM_VOTES = 1000
 RIGHT_SHARE, CELL_ERROR = 0.3, 0.02
@@ -84,7 +84,7 @@ def bench_vote() -> dict[str, Any]:
 
 def invent_predictions() -> Predictions:
     """419 test pairs under 1000 augmentations each."""
-    values = cli.compose_config("data_command", ["data=arc1"])
+    values = compose_config("data_command", ["data=arc1"])
     config: DataConfig = validate(DataConfig, values["data"])
     tasks = sources.load(config).evaluated_tasks
     rng = np.random.default_rng(0)

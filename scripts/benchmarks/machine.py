@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from hrm_deeploop.runs.compose import compose_config
+from hrm_deeploop.runs.config import RunConfig, validate
 from scripts import cli
-from scripts.run_config import RunConfig, validate
 
 
 def describe_machine() -> str:
@@ -48,6 +49,6 @@ def time_in_turn(
 
 def run_config(overrides: Sequence[str]) -> RunConfig:
     """The configuration that a training command with these overrides has."""
-    values = cli.compose_config("train", list(overrides))
+    values = compose_config("train", list(overrides))
     cli.take_output(values)
     return validate(RunConfig, values)

@@ -10,15 +10,15 @@ import torch
 from arc_data import sources
 from arc_data.canvas import decode_grid, encode_grid
 from arc_data.puzzles import build_puzzles
-from eval.parts import Parts
-from eval.predict import Predictor, change_puzzle_ids, held_out_losses, predict
+from eval.artifacts import write_artifacts
 from eval.predictions import join, load_predictions
 from eval.questions import list_questions, window_groups
-from eval.results import write_results
+from eval.shards import Shards
 from eval.tables import format_ladders
 from hrm_deeploop.losses import token_loss
 from hrm_deeploop.model import Embedded, Reasoner, SegmentOutput
 from hrm_deeploop.puzzle_embedding import PuzzleEmbedding
+from hrm_deeploop.runs.predict import Predictor, change_puzzle_ids, held_out_losses, predict
 
 CANVAS, VOTES = 6, 8
 CPU = torch.device("cpu")
@@ -112,7 +112,7 @@ def test_a_perfect_model_scores_100_percent(puzzles, tmp_path):
     predictions = run(Oracle(puzzles), puzzles)
     assert len(predictions) == 69 * VOTES
     predictions.save(tmp_path / "predictions.npz")
-    ladder = write_results(
+    ladder = write_artifacts(
         tmp_path, load_predictions(tmp_path / "predictions.npz"), attempts=(1, 2), name="oracle"
     )
     assert ladder["all_tests"] == ladder["arc_prize"] == {"1": 1.0, "2": 1.0}
@@ -128,7 +128,7 @@ def test_a_perfect_model_scores_100_percent(puzzles, tmp_path):
 
 def test_voting_repairs_a_model_that_is_often_wrong(puzzles, tmp_path):
     predictions = run(Oracle(puzzles, wrong_share=0.4), puzzles)
-    ladder = write_results(tmp_path, predictions, attempts=(1, 2), name="oracle")
+    ladder = write_artifacts(tmp_path, predictions, attempts=(1, 2), name="oracle")
     assert ladder["votes_at_2"]["arc_prize"]["1"] < 0.8
     assert ladder["arc_prize"]["2"] > 0.95
 
@@ -291,7 +291,7 @@ def test_parts_are_continued_by_any_number_of_ranks(puzzles, tmp_path):
     tasks = tuple(puzzles.tasks[t] for t in range(10))
 
     def share(rank, world_size, stop_after):
-        parts = Parts(path, key, rank=rank)
+        parts = Shards(path, key, rank=rank)
         todo = np.flatnonzero(~parts.answered(len(questions)))[rank::world_size]
         predictor = predictor_of(oracle, batch_size=7)
         answers = predict(predictor, questions.take(todo), halting="act", limits=(1, 2))
@@ -301,18 +301,18 @@ def test_parts_are_continued_by_any_number_of_ranks(puzzles, tmp_path):
                 break
         parts.write()
 
-    assert not Parts(path, key).open()
+    assert not Shards(path, key).open()
     share(0, 1, stop_after=3)
-    before = Parts(path, key).answered(len(questions))
+    before = Shards(path, key).answered(len(questions))
     assert 0 < before.sum() < len(questions)
     with pytest.raises(ValueError, match=r"of \d+ answers are not there"):
-        Parts(path, key).finish(tasks, {"key": key}, len(questions))
+        Shards(path, key).finish(tasks, {"key": key}, len(questions))
     before_segments = oracle.num_segments
     share(1, 2, stop_after=2)
     share(0, 1, stop_after=None)
-    assert Parts(path, key).answered(len(questions)).all()
+    assert Shards(path, key).answered(len(questions)).all()
     assert oracle.num_segments > before_segments
-    joined = Parts(path, key).finish(tasks, {"key": key}, len(questions))
+    joined = Shards(path, key).finish(tasks, {"key": key}, len(questions))
     whole = run(Oracle(puzzles), puzzles, range(10), halting="act", limits=(1, 2))
     order = np.lexsort((whole.segments, whole.final, whole.vote, whole.test_index, whole.task))
     whole = whole.take(order)
@@ -324,12 +324,12 @@ def test_parts_are_continued_by_any_number_of_ranks(puzzles, tmp_path):
 
 def test_parts_of_other_weights_are_not_continued(puzzles, tmp_path):
     path = tmp_path / "predictions.npz"
-    parts = Parts(path, {"weights": "one"})
+    parts = Shards(path, {"weights": "one"})
     parts.open()
     for answer in predict(predictor_of(Oracle(puzzles)), list_questions(puzzles, [0], 2)):
         parts.add(answer)
     parts.write()
-    assert Parts(path, {"weights": "one"}).answered(2).all()
-    other = Parts(path, {"weights": "two"})
+    assert Shards(path, {"weights": "one"}).answered(2).all()
+    other = Shards(path, {"weights": "two"})
     assert other.open()
     assert not other.answered(2).any()

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from hrm_deeploop import checkpoint as module
-from hrm_deeploop.checkpoint import (
+from hrm_deeploop.runs.checkpoint import (
     list_checkpoints,
     load_into,
     load_training_state,

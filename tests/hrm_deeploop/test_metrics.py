@@ -6,7 +6,7 @@ import types
 
 import pytest
 
-from hrm_deeploop.metrics import MetricsLog, open_log, read_metrics, start_wandb
+from hrm_deeploop.runs.metrics import MetricsLog, open_log, read_metrics, start_wandb
 
 
 def test_a_resumed_run_drops_what_came_after_its_checkpoint(tmp_path):

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 import torch
 
-from hrm_deeploop.checkpoint import load_into, load_training_state, save_checkpoint
 from hrm_deeploop.device import Ranks
 from hrm_deeploop.finite import NonFiniteError
+from hrm_deeploop.fit import fit
 from hrm_deeploop.halting import Batch
-from hrm_deeploop.loop import fit
 from hrm_deeploop.losses import correctness, segment_loss
-from hrm_deeploop.metrics import MetricsLog, read_metrics
 from hrm_deeploop.noise import draw_noise
 from hrm_deeploop.puzzle_embedding import PuzzleEmbedding
+from hrm_deeploop.runs.checkpoint import load_into, load_training_state, save_checkpoint
+from hrm_deeploop.runs.metrics import MetricsLog, read_metrics
 from hrm_deeploop.trainer import Trainer
 
 NUM_PUZZLES = 5
@@ -94,7 +94,7 @@ def test_a_step_is_the_gradient_of_the_mean_loss(make_trainer, make_network, opt
     trainer, twin = make_trainer(optim=optim), make_network()
     (batch,) = draw(0)
     trainer.train_step((batch,))
-    logged = trainer.window.take(8)
+    logged = trainer.log_sums.take(8)
 
     vectors = torch.zeros(8, 16, requires_grad=True)
     out = twin(twin.initial_state(8), batch.inputs, vectors)
@@ -221,7 +221,7 @@ def test_micro_batches_change_nothing_but_rounding(
     assert torch.equal(split.carry[0].halted, whole.carry[0].halted)
     assert torch.equal(split.carry[0].steps, whole.carry[0].steps)
     torch.testing.assert_close(split.carry[0].state["z_H"], whole.carry[0].state["z_H"])
-    assert split.window.take(8) == pytest.approx(whole.window.take(8), rel=1e-5)
+    assert split.log_sums.take(8) == pytest.approx(whole.log_sums.take(8), rel=1e-5)
 
 
 def test_a_micro_batch_must_divide_the_batch(make_trainer):
@@ -262,7 +262,7 @@ def test_bootstrap_trains_the_continue_value(make_trainer, make_network):
     trainer = make_trainer(network=make_network(q_target="bootstrap"))
     before = trainer.network.q_head.bias.detach().clone()
     trainer.train_step(draw(0))
-    assert trainer.window.take(8)["q_continue_loss"] > 0
+    assert trainer.log_sums.take(8)["q_continue_loss"] > 0
     assert (trainer.network.q_head.bias != before).all()
 
 
@@ -300,7 +300,7 @@ def test_the_first_steps_are_pinned(make_trainer):
     means = []
     for step in range(3):
         trainer.train_step(draw(step))
-        means.append(trainer.window.take(8)["lm_loss"])
+        means.append(trainer.log_sums.take(8)["lm_loss"])
     assert means == pytest.approx([2.42012739, 2.38381815, 2.36919427], rel=1e-5)
     moved = (trainer.network.lm_head.weight - start).norm().item()
     assert moved == pytest.approx(0.03823297, rel=1e-4)

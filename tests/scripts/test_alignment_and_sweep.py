@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from eval.plots import plot_sweep
-from hrm_deeploop.metrics import read_metrics
-from scripts.alignment import _row_names
-from scripts.sweep import (
+from hrm_deeploop.runs.alignment import _row_names
+from hrm_deeploop.runs.metrics import read_metrics
+from hrm_deeploop.runs.sweep import (
     SweepOptions,
     find_boundaries,
     fit_thresholds,

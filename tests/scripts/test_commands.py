@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from hrm_deeploop.checkpoint import load_weights
-from hrm_deeploop.metrics import read_metrics
+from hrm_deeploop.runs.checkpoint import load_weights
+from hrm_deeploop.runs.metrics import read_metrics
 from scripts import cli
 
 ROOT = Path(__file__).parents[2]

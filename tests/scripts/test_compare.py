@@ -11,16 +11,16 @@ import pytest
 
 from eval.comparison import comparison_tables, difference_to
 from eval.paired import Difference
-from scripts.cells import _key, cell_name
-from scripts.compare import main as compare_main
-from scripts.comparison import (
+from hrm_deeploop.runs.cells import _key, cell_name
+from hrm_deeploop.runs.comparison import (
     CompareOptions,
     Comparison,
     find_baselines,
     parse_share,
     wait_for_cells,
 )
-from scripts.describe import run_costs
+from hrm_deeploop.runs.costs import run_costs
+from scripts.compare import main as compare_main
 
 ROOT = Path(__file__).parents[2]
 
@@ -343,7 +343,7 @@ def test_a_share_that_waits_says_for_what(tmp_path, monkeypatch, capsys):
         known = {"key": _key(missing[0].config), "test": {}, "failure": None}
         (missing[0].directory / "cell.json").write_text(json.dumps(known))
 
-    monkeypatch.setattr("scripts.comparison.time.sleep", finish_one)
+    monkeypatch.setattr("hrm_deeploop.runs.comparison.time.sleep", finish_one)
     assert len(wait_for_cells(cells, test=True)) == 4
     (line,) = capsys.readouterr().err.splitlines()  # said once in five minutes
     assert "waiting for 4 cells of other shares (a seed0, b seed0, a seed1, ...)" in line

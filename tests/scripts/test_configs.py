@@ -6,25 +6,26 @@ import pytest
 import torch
 
 from hrm_deeploop.config import TransitionName
-from scripts import cli
-from scripts.assemble import build_network
-from scripts.describe import describe, format_description
-from scripts.run_config import (
+from hrm_deeploop.runs.build import build_network
+from hrm_deeploop.runs.compose import CONFIG_DIR, compose_config, format_value
+from hrm_deeploop.runs.config import (
     RunConfig,
     load_config,
     save_config,
     validate,
     without_later_keys,
 )
+from hrm_deeploop.runs.costs import describe, format_description
+from scripts import cli
 
-EXPERIMENTS = sorted(path.stem for path in (cli.CONFIG_DIR / "experiment").glob("*.yaml"))
-SCALINGS = sorted(path.stem for path in (cli.CONFIG_DIR / "scaling").glob("*.yaml"))
+EXPERIMENTS = sorted(path.stem for path in (CONFIG_DIR / "experiment").glob("*.yaml"))
+SCALINGS = sorted(path.stem for path in (CONFIG_DIR / "scaling").glob("*.yaml"))
 ENTERS_ONCE = ("vanilla", "hyperloop", "hyperloop_aligned", "operloop", "recirculation")
 CUSTOM = ["scaling.p_H=0.1", "scaling.p_L=0.2", "scaling.count=forward"]
 
 
 def run_config(*overrides) -> RunConfig:
-    values = cli.compose_config("train", overrides)
+    values = compose_config("train", overrides)
     cli.take_output(values)
     return validate(RunConfig, values)
 
@@ -205,7 +206,7 @@ def test_an_id_that_looks_like_a_number_is_kept_whole():
 
 def test_a_missing_value_is_named():
     with pytest.raises(ValueError, match="run: a value is required"):
-        cli.compose_config("evaluate", [])
+        compose_config("evaluate", [])
 
 
 @pytest.mark.parametrize("content", ["{", "- 1", "model: 3", "\x00"])
@@ -226,16 +227,16 @@ def test_a_config_file_that_is_none_is_refused(content, tmp_path):
     ],
 )
 def test_a_value_survives_as_an_override(value):
-    given = f"transition={cli.format_value(value)}"
-    assert cli.compose_config("train", ["experiment=smoke", given])["transition"] == value
+    given = f"transition={format_value(value)}"
+    assert compose_config("train", ["experiment=smoke", given])["transition"] == value
 
 
 def test_every_file_of_arms_is_one():
-    for path in sorted((cli.CONFIG_DIR / "arms").glob("*.yaml")):
-        values = cli.compose_config("compare", ["experiment=smoke", f"arms=[{path.stem}]"])
+    for path in sorted((CONFIG_DIR / "arms").glob("*.yaml")):
+        values = compose_config("compare", ["experiment=smoke", f"arms=[{path.stem}]"])
         assert values["arms"]
         for name, own in values["arms"].items():
-            changes = [f"{key}={cli.format_value(v)}" for key, v in own.items()]
+            changes = [f"{key}={format_value(v)}" for key, v in own.items()]
             looped = ["model=looped"] if "model.rounds" in own else []
             assert run_config("experiment=smoke", *looped, *changes), name
 

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 from eval.predictions import load_predictions
-from hrm_deeploop.checkpoint import load_weights
+from hrm_deeploop.runs.checkpoint import load_weights
 
 ROOT = Path(__file__).parents[2]
 TABLE = "model.inner.puzzle_emb.weights"

@@ -9,7 +9,7 @@ from typing import get_args
 import pytest
 
 from hrm_deeploop.config import TransitionName
-from hrm_deeploop.metrics import read_metrics
+from hrm_deeploop.runs.metrics import read_metrics
 
 ROOT = Path(__file__).parents[2]
 

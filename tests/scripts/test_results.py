@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.results import PLACE, fill_page, format_rows
+from hrm_deeploop.runs.results_page import PLACE, fill_page, format_rows
 
 ROOT = Path(__file__).parents[2]
 SWEEP = {

@@ -18,9 +18,9 @@ import pytest
 import torch
 from filelock import FileLock
 
-from hrm_deeploop.checkpoint import list_checkpoints, load_weights
-from hrm_deeploop.metrics import read_metrics
-from scripts.run_directory import lock_run
+from hrm_deeploop.runs.checkpoint import list_checkpoints, load_weights
+from hrm_deeploop.runs.directory import lock_run
+from hrm_deeploop.runs.metrics import read_metrics
 
 ROOT = Path(__file__).parents[2]
 TRAIN = str(ROOT / "scripts" / "train.py")

@@ -9,13 +9,13 @@ from dataclasses import replace
 import numpy as np
 
 from eval.ladder import ARC_PRIZE_ATTEMPTS, build_ladder
-from eval.predict import Predictor, held_out_losses, predict
+from hrm_deeploop.runs.predict import Predictor, held_out_losses, predict
 from eval.predictions import join
 from eval.questions import Questions, list_questions
 from eval.score import Score
 from eval.vote import count_ballots
 from hrm_deeploop.device import Ranks
-from scripts.assemble import Data
+from hrm_deeploop.runs.build import Data
 
 LOSS = "eval/loss"
 

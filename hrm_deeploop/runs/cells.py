@@ -21,14 +21,14 @@ from eval.score import truth_ranks
 from eval.vote import count_ballots
 from hrm_deeploop.device import Ranks
 from hrm_deeploop.finite import NonFiniteError
-from hrm_deeploop.metrics import read_metrics
-from scripts.assemble import METRICS_FILE
-from scripts.describe import run_costs
-from scripts.evaluation import Choices, Evaluation
-from scripts.run_config import RESUMABLE_KEYS, RunConfig, without_later_keys
-from scripts.run_directory import check_same_data
-from scripts.train import train
-from scripts.validation import validate_network
+from hrm_deeploop.runs.metrics import read_metrics
+from hrm_deeploop.runs.build import METRICS_FILE
+from hrm_deeploop.runs.costs import run_costs
+from hrm_deeploop.runs.evaluation import Choices, Evaluation
+from hrm_deeploop.runs.config import RESUMABLE_KEYS, RunConfig, without_later_keys
+from hrm_deeploop.runs.directory import check_same_data
+from hrm_deeploop.runs.training import train
+from hrm_deeploop.runs.validation import validate_network
 
 CELL_FILE = "cell.json"
 FINAL_SHARE = 0.1  # of a run's log rows, whose mean is its final training loss

@@ -1,14 +1,11 @@
 """The whole configuration of a run, and its file."""
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
-from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+import yaml
 from pydantic import BaseModel, Field, ValidationError, model_validator
-from yaml import YAMLError
 
 from arc_data.config import DataConfig
 from eval.questions import Window
@@ -23,11 +20,10 @@ from hrm_deeploop.config import (
     TransitionName,
 )
 from hrm_deeploop.device import DeviceName, DtypeName
-from hrm_deeploop.metrics import LoggerName
+from hrm_deeploop.runs.metrics import LoggerName
 from hrm_deeploop.scaling import Gradient, HRMGradient, LoopedGradient
 
 CONFIG_FILE = "config.yaml"
-USUAL_GRADIENTS = ("last_cycle", "all_rounds")  # of HRM and looped in configs/model/
 NewPuzzles = Literal["refuse", "init"]
 
 
@@ -254,37 +250,6 @@ def _describe(problem: Any) -> str:
     return f"{key}={problem['input']}: {message[0].lower()}{message[1:]}"
 
 
-def run_name(*, _root_: DictConfig) -> str:
-    """What ``${run_name:}`` of ``configs/train.yaml`` stands for: data, scaling and seed.
-
-    Between them stand the model, the transitions and the gradient where they are not those that
-    HRM has without a word about them, so runs that differ in these have places of their own.
-    """
-    model = _root_.model
-    parts = [_root_.data.source]
-    if model.name != "hrm":
-        parts.append(f"{model.name}-r{model.rounds}" if "rounds" in model else model.name)
-    parts.append(_root_.scaling.rule)
-    for key, module in (
-        ("transition", "L" if model.name == "hrm" else "loop"),
-        ("transition_H", "H"),
-    ):
-        if _root_[key] != "huginn":
-            parts.append(f"{module}-{_joined(_root_[key])}")
-    if _root_.gradient not in USUAL_GRADIENTS:
-        parts.append(_root_.gradient)
-    return "-".join([*map(str, parts), f"seed{_root_.seed}"])
-
-
-def _joined(choice: Any) -> str:
-    """A name, or a name and its options, without what is no part of a file's name."""
-    words = choice.values() if isinstance(choice, DictConfig) else [choice]
-    return "-".join(re.sub(r"[^\w.]+", "_", str(word)) for word in words)
-
-
-OmegaConf.register_new_resolver("run_name", run_name)
-
-
 def save_config(config: RunConfig, directory: Path) -> None:
     """Write ``config.yaml``."""
     (directory / CONFIG_FILE).write_text(to_yaml(config), encoding="utf-8")
@@ -292,7 +257,7 @@ def save_config(config: RunConfig, directory: Path) -> None:
 
 def to_yaml(config: StrictConfig) -> str:
     """The values as YAML."""
-    return OmegaConf.to_yaml(OmegaConf.create(config.model_dump(mode="json")))
+    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
 
 
 def load_config(directory: Path) -> RunConfig:
@@ -320,12 +285,12 @@ def load_config(directory: Path) -> RunConfig:
 
 
 def read_yaml(path: Path) -> Any:
-    """The plain containers of a YAML file; references in it are left as they are.
+    """The plain containers of a YAML file.
 
     Raises:
         ValueError: if it can't be read or is not YAML.
     """
     try:
-        return OmegaConf.to_container(OmegaConf.load(path))
-    except (OmegaConfBaseException, YAMLError, OSError, UnicodeDecodeError) as error:
+        return yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, OSError, UnicodeDecodeError) as error:
         raise ValueError(f"{path}: not a readable YAML file ({error})") from error

@@ -4,9 +4,9 @@ import sys
 from functools import cached_property
 from pathlib import Path
 
-from eval.predict import Predictor
+from hrm_deeploop.runs.predict import Predictor
 from hrm_deeploop.alignment import align_segment, log_alignment
-from hrm_deeploop.checkpoint import (
+from hrm_deeploop.runs.checkpoint import (
     DamagedCheckpointError,
     load_into,
     load_training_state,
@@ -16,7 +16,7 @@ from hrm_deeploop.checkpoint import (
 from hrm_deeploop.device import Ranks
 from hrm_deeploop.halting import Batch
 from hrm_deeploop.trainer import Trainer
-from scripts.assemble import (
+from hrm_deeploop.runs.build import (
     CHECKPOINTS,
     PUZZLES_FILE,
     Data,
@@ -29,14 +29,14 @@ from scripts.assemble import (
     load_table,
     to_batch,
 )
-from scripts.run_config import RunConfig
-from scripts.run_directory import (
+from hrm_deeploop.runs.config import RunConfig
+from hrm_deeploop.runs.directory import (
     check_same_data,
     checkpoints_to_continue,
     describe_run,
     lock_run,
 )
-from scripts.validation import validate_network
+from hrm_deeploop.runs.validation import validate_network
 
 
 class Session:

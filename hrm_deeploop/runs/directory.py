@@ -16,9 +16,9 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from eval.compare import config_difference
-from hrm_deeploop.checkpoint import list_checkpoints
-from scripts.assemble import CHECKPOINTS, Data
-from scripts.run_config import CONFIG_FILE, RESUMABLE_KEYS, RunConfig, load_config, save_config
+from hrm_deeploop.runs.checkpoint import list_checkpoints
+from hrm_deeploop.runs.build import CHECKPOINTS, Data
+from hrm_deeploop.runs.config import CONFIG_FILE, RESUMABLE_KEYS, RunConfig, load_config, save_config
 
 MANIFEST_FILE, LOCK_FILE = "manifest.json", ".lock"
 NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)  # what file systems without them say

@@ -2,17 +2,24 @@
 
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from tqdm import tqdm
 
 from hrm_deeploop.halting import Batch
-from hrm_deeploop.metrics import MetricsLog
 from hrm_deeploop.trainer import Trainer
 
 AGREE_EVERY = 10  # steps
+
+
+@runtime_checkable
+class RowLog(Protocol):
+    """Where the rows of the log go."""
+
+    def write(self, row: Mapping[str, float | int]) -> None:
+        """Log one row; it must hold ``step``."""
 
 
 class StopSignals:
@@ -45,7 +52,7 @@ class StopSignals:
 def fit(
     trainer: Trainer,
     draw: Callable[[int], Sequence[Batch]],
-    log: MetricsLog | None,
+    log: RowLog | None,
     *,
     until: int,
     log_every: int,
@@ -155,14 +162,14 @@ class _Clock:
 def _log_row(trainer: Trainer, clock: _Clock) -> dict[str, Any]:
     """One line of metrics.jsonl about the steps since the last one."""
     batch_size = trainer.config.global_batch_size
-    num_steps = trainer.window.num_steps
+    num_steps = trainer.log_sums.num_steps
     with clock.measure("step"):  # an accelerator is waited for here
-        means = trainer.window.take(batch_size)
+        means = trainer.log_sums.take(batch_size)
     seconds = {name: clock.take(name) for name in ("data", "step", "checkpoint")}
     return {
         "step": trainer.step,
         "train/examples_drawn": trainer.step * batch_size,
-        "train/examples_finished": trainer.window.num_finished,
+        "train/examples_finished": trainer.log_sums.num_finished,
         "train/lr": trainer.lr,
         "train/puzzle_emb_lr": trainer.puzzle_emb_lr,
         **{f"train/{name}": value for name, value in means.items()},

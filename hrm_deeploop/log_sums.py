@@ -45,7 +45,7 @@ def gradient_norms(network: Reasoner) -> Float[Tensor, " norms"]:
     return torch.stack(norms)
 
 
-class LogWindow:
+class LogSums:
     """Sums since they were last taken; ``num_finished`` counts examples since the run began."""
 
     def __init__(self, ranks: Ranks, modules: Sequence[str]) -> None:

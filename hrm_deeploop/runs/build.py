@@ -21,7 +21,7 @@ from arc_data.puzzles import (
 )
 from arc_data.windows import WindowedStream
 from hrm_deeploop.attention import choose_attention
-from hrm_deeploop.checkpoint import (
+from hrm_deeploop.runs.checkpoint import (
     DamagedCheckpointError,
     list_checkpoints,
     load_weights,
@@ -32,10 +32,10 @@ from hrm_deeploop.device import choose_dtype
 from hrm_deeploop.halting import Batch
 from hrm_deeploop.hrm import HRM
 from hrm_deeploop.looped import Looped
-from hrm_deeploop.metrics import read_metrics
+from hrm_deeploop.runs.metrics import read_metrics
 from hrm_deeploop.model import Reasoner
 from hrm_deeploop.puzzle_embedding import PuzzleEmbedding
-from scripts.run_config import RunConfig
+from hrm_deeploop.runs.config import RunConfig
 
 CHECKPOINTS = "checkpoints"
 PUZZLES_FILE = "puzzles.json"

@@ -15,11 +15,11 @@ from pydantic import Field
 from eval.compare import check_declared, config_difference
 from hrm_deeploop.config import StrictConfig
 from hrm_deeploop.device import Ranks
-from scripts import cli
-from scripts.assemble import BEST_BY
-from scripts.cells import Cell, cell_name, read_cell, run_cell
-from scripts.describe import run_costs
-from scripts.run_config import RunConfig, read_yaml, validate
+from hrm_deeploop.runs.compose import CONFIG_DIR, chosen_files, compose_config, format_value
+from hrm_deeploop.runs.build import BEST_BY
+from hrm_deeploop.runs.cells import Cell, cell_name, read_cell, run_cell
+from hrm_deeploop.runs.costs import run_costs
+from hrm_deeploop.runs.config import RunConfig, read_yaml, validate
 
 # Keys of the comparison, not of a run.
 OWN_KEYS = ("arms", "baseline", "seeds", "grid", "budget", "share", "report_dir")
@@ -51,8 +51,8 @@ def check_arm_files(overrides: Sequence[str]) -> None:
         ValueError: naming both files and the arm.
     """
     owner: dict[str, str] = {}
-    for file in cli.chosen_files(overrides, "arms"):
-        for name in read_yaml(cli.CONFIG_DIR / "arms" / f"{file}.yaml"):
+    for file in chosen_files(overrides, "arms"):
+        for name in read_yaml(CONFIG_DIR / "arms" / f"{file}.yaml"):
             if name in owner:
                 raise ValueError(
                     f"arms={file}: configs/arms/{owner[name]}.yaml and {file}.yaml both name an "
@@ -185,8 +185,8 @@ class Comparison:
         own = {**self.options.arms[arm], **point, "seed": seed}
         if self._steps:
             own["total_steps"] = self._steps[arm, self.points.index(dict(point))]
-        changes = [f"{key}={cli.format_value(value)}" for key, value in own.items()]
-        values = cli.compose_config(self._config_name, [*self._overrides, *changes])
+        changes = [f"{key}={format_value(value)}" for key, value in own.items()]
+        values = compose_config(self._config_name, [*self._overrides, *changes])
         for key in ("output", *self._own_keys):
             values.pop(key, None)
         place = {"run_dir": str(self.run_dir / arm / cell_name(point, seed)), "resume": "auto"}

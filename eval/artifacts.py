@@ -19,7 +19,7 @@ PLOT_FILE = "ladder.png"
 REPORT_FILE = "report.html"
 
 
-def write_results(
+def write_artifacts(
     directory: Path, predictions: Predictions, *, attempts: Sequence[int], name: str
 ) -> dict[str, Any]:
     """Vote, score, and write ladder, plot, submission and report; returns the ladder.

@@ -11,17 +11,17 @@ from tqdm import tqdm
 
 from arc_data.sources import hash_tasks
 from arc_data.task import Task
-from eval.parts import Parts
-from eval.predict import Halting, Predictor, PuzzleIds, change_puzzle_ids, predict
+from eval.shards import Shards
+from hrm_deeploop.runs.predict import Halting, Predictor, PuzzleIds, change_puzzle_ids, predict
 from eval.predictions import Predictions, load_predictions
 from eval.questions import Window, list_questions
-from eval.results import PREDICTIONS_FILE, write_results
-from hrm_deeploop.checkpoint import hash_weights, load_into
+from eval.artifacts import PREDICTIONS_FILE, write_artifacts
+from hrm_deeploop.runs.checkpoint import hash_weights, load_into
 from hrm_deeploop.config import HRMConfig, StrictConfig
 from hrm_deeploop.device import Ranks, choose_dtype
-from hrm_deeploop.loop import StopSignals
-from scripts.assemble import build_network, build_table, load_data, load_table
-from scripts.run_config import RunConfig, without_later_keys
+from hrm_deeploop.fit import StopSignals
+from hrm_deeploop.runs.build import build_network, build_table, load_data, load_table
+from hrm_deeploop.runs.config import RunConfig, without_later_keys
 
 EVALUATIONS = "eval"
 Count = Annotated[int, Field(ge=1)]
@@ -169,7 +169,7 @@ class Evaluation:
             if ranks.is_main:
                 print(f"{self.path}: complete, not predicted again", file=sys.stderr)
             return None
-        parts = Parts(self.path, self.about["key"], rank=ranks.rank)
+        parts = Shards(self.path, self.about["key"], rank=ranks.rank)
         if ranks.is_main and parts.open():
             print(f"{parts.folder}: of other weights or choices, begun anew", file=sys.stderr)
         ranks.barrier()
@@ -198,7 +198,7 @@ class Evaluation:
             return None
         return found
 
-    def _predict_others(self, parts: Parts, answered: Any, title: str) -> int | None:
+    def _predict_others(self, parts: Shards, answered: Any, title: str) -> int | None:
         """This rank's share of the rows without an answer."""
         ranks = self.ranks
         mine = (~answered).nonzero()[0][ranks.rank :: ranks.world_size]
@@ -247,7 +247,7 @@ class Evaluation:
 
     def results(self, attempts: tuple[int, ...] | None, name: str) -> dict[str, Any]:
         """Vote, score and write the files of the evaluation; returns the ladder."""
-        return write_results(
+        return write_artifacts(
             self.directory,
             load_predictions(self.path),
             attempts=attempts or self.config.evaluation.attempts,

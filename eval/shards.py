@@ -22,7 +22,7 @@ KEY_FILE = "key.json"
 SECONDS_PER_PART = 20.0
 
 
-class Parts:
+class Shards:
     """The folder of parts beside the predictions file ``path``.
 
     Args:
