@@ -72,7 +72,7 @@ def concatenate_epochs(
     )
 
 
-class _Marked:
+class MarkedGrids:
     """Grids under all moves with their EOS marks, as flat tokens and board positions.
 
     A board has one row and one column more than the canvas: marks that fall off the canvas land
@@ -119,6 +119,13 @@ class _Marked:
         return canvas.reshape(num_boards, -1)
 
 
+def mark_grids(training: Sequence[Sequence[Pair]], canvas: int) -> MarkedGrids:
+    """Mark the grids of all training pairs, in order: input, then output."""
+    return MarkedGrids(
+        [grid for pairs in training for pair in pairs for grid in pair.grids], canvas
+    )
+
+
 class BatchStream:
     """The batches of a run.
 
@@ -128,6 +135,7 @@ class BatchStream:
         canvas: side of the canvas.
         global_batch_size: examples of a batch, over all ranks.
         seed: of the run.
+        grids: :func:`mark_grids` of ``training`` on ``canvas``, where somebody has made it before.
     """
 
     def __init__(
@@ -138,6 +146,7 @@ class BatchStream:
         canvas: int,
         global_batch_size: int,
         seed: int,
+        grids: MarkedGrids | None = None,
     ) -> None:
         self.puzzles = puzzles
         self.training = training
@@ -152,7 +161,7 @@ class BatchStream:
         self.boxes = np.array(
             [np.max([grid.shape for grid in pair.grids], axis=0) for pair in self.pairs]
         )
-        self._grids = _Marked([grid for pair in self.pairs for grid in pair.grids], canvas)
+        self._grids = mark_grids(training, canvas) if grids is None else grids
         tables = np.empty((len(puzzles), VOCAB_SIZE), dtype=np.uint8)
         tables[:, :FIRST_COLOR] = (PAD, EOS)
         tables[:, FIRST_COLOR:] = puzzles.colors + FIRST_COLOR

@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
 from typing import Any, Protocol, runtime_checkable
 
-from tqdm import tqdm
-
 from hrm_deeploop.halting import Batch
 from hrm_deeploop.trainer import Trainer
 
 AGREE_EVERY = 10  # steps
+Report = Callable[[int, str], None]
+"""Told how much is done, and what there is to say of it."""
 
 
 @runtime_checkable
@@ -62,7 +62,7 @@ def fit(
     evaluate: Callable[[], dict[str, float]] | None = None,
     measure_every: int | None = None,
     measure: Callable[[], dict[str, float]] | None = None,
-    title: str,
+    report: Report = lambda step, note: None,
 ) -> int | None:
     """Train until step ``until``: log, evaluate and save on the way, save at the end.
 
@@ -73,36 +73,25 @@ def fit(
         evaluate: every ``eval_interval`` steps and at the end of the schedule; returns what to log,
             and is called before the step's checkpoint is written.
         measure: every ``measure_every`` steps; called on the main rank, returns what to log.
-        title: what the progress bar calls the run.
+        report: told after every step how many there have been, and what there is to say.
 
     Returns:
         The number of the signal that ended it early, or None.
     """
-    clock = _Clock()
-    with (
-        StopSignals() as stop,
-        tqdm(
-            total=until,
-            initial=trainer.step,
-            desc=title,
-            unit="step",
-            dynamic_ncols=True,
-            mininterval=0.5,
-            disable=not trainer.ranks.is_main,
-        ) as bar,
-    ):
+    clock, note = _Clock(), ""
+    with StopSignals() as stop:
         while trainer.step < until:
             with clock.measure("data"):
                 batch = draw(trainer.step)
             with clock.measure("step"):
                 trainer.train_step(batch)
             step, is_end = trainer.step, trainer.step == trainer.total_steps
-            bar.update()
             if step % log_every == 0 or is_end:
                 row = _log_row(trainer, clock)
                 if log is not None:
                     log.write(row)
-                bar.set_postfix(_shown(row), refresh=False)
+                note = _shown(row)
+            report(step, note)
             if measure is not None and measure_every and step % measure_every == 0 and log:
                 with clock.measure("alignment"):
                     found = measure()
@@ -179,10 +168,10 @@ def _log_row(trainer: Trainer, clock: _Clock) -> dict[str, Any]:
     }
 
 
-def _shown(row: dict[str, Any]) -> dict[str, str]:
-    """What the progress bar shows of a row: loss, exact accuracy, segments, rows per second."""
-    shown = {"loss": f"{row['train/lm_loss']:.3f}"}
+def _shown(row: dict[str, Any]) -> str:
+    """Say loss, exact accuracy, segments and rows per second of a row."""
+    shown = [f"loss {row['train/lm_loss']:.3f}"]
     if "train/exact_accuracy" in row:
-        shown["exact"] = f"{row['train/exact_accuracy']:.1%}"
-        shown["segments"] = f"{row['train/segments']:.1f}"
-    return {**shown, "ex/s": f"{row['train/rows_per_second']:.0f}"}
+        shown.append(f"exact {row['train/exact_accuracy']:.1%}")
+        shown.append(f"segments {row['train/segments']:.1f}")
+    return ", ".join([*shown, f"{row['train/rows_per_second']:.0f} ex/s"])

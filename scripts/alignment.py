@@ -23,11 +23,11 @@ from hrm_deeploop.runs.alignment import (
     alignment_tables,
     measure_checkpoint,
 )
-from hrm_deeploop.runs.build import CHECKPOINTS, find_checkpoint
 from hrm_deeploop.runs.checkpoint import list_checkpoints
 from hrm_deeploop.runs.comparison import check_distinct
 from hrm_deeploop.runs.compose import compose_config
 from hrm_deeploop.runs.config import load_config, to_yaml, validate
+from hrm_deeploop.runs.directory import CHECKPOINTS, find_checkpoint
 from scripts import cli
 
 

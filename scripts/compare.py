@@ -20,7 +20,7 @@ from hrm_deeploop.runs.cells import StoppedError
 from hrm_deeploop.runs.comparison import (
     OWN_KEYS,
     CompareOptions,
-    Comparison,
+    Plan,
     check_arm_files,
     parse_share,
     run_cells,
@@ -52,7 +52,7 @@ def main(overrides: list[str]) -> dict[str, Any]:
     if len(options.arms) < 2:
         raise ValueError(f"arms={list(options.arms)}: a comparison needs at least two")
     share, report_dir = parse_share(options.share), Path(options.report_dir)
-    comparison = Comparison(options, overrides)
+    comparison = Plan(options, overrides)
     cells = comparison.grid_cells() or comparison.final_cells(comparison.choose())
     first = cells[0]
     cli.show_config(

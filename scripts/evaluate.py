@@ -16,9 +16,9 @@ from pydantic import Field
 from eval.tables import format_ladders
 from hrm_deeploop.attention import AttentionName
 from hrm_deeploop.device import DeviceName, join_ranks, leave_ranks
-from hrm_deeploop.runs.build import find_checkpoint
 from hrm_deeploop.runs.compose import compose_config
 from hrm_deeploop.runs.config import NewPuzzles, load_config, to_yaml, validate
+from hrm_deeploop.runs.directory import find_checkpoint
 from hrm_deeploop.runs.evaluation import Choices, Count, Evaluation
 from scripts import cli
 
@@ -56,7 +56,7 @@ def main(overrides: list[str]) -> dict[str, Any]:
     if ranks.is_main:
         cli.show_config(to_yaml(options))
     evaluation = Evaluation(config, checkpoint, ranks, options)
-    stopped_by = evaluation.predict(f"predict {run.name}")
+    stopped_by = evaluation.predict()
     leave_ranks(ranks)
     if stopped_by is not None:
         if ranks.is_main:

@@ -25,7 +25,7 @@ from hrm_deeploop.runs.build import build_network
 from hrm_deeploop.runs.cells import StoppedError
 from hrm_deeploop.runs.comparison import (
     CompareOptions,
-    Comparison,
+    Plan,
     check_distinct,
     parse_share,
     run_cells,
@@ -75,7 +75,7 @@ def main(overrides: list[str]) -> dict[str, Any]:
         run_dir=options.run_dir,
         report_dir=options.run_dir,
     )
-    comparison = Comparison(compared, overrides, config_name="sweep", own_keys=OWN_KEYS)
+    comparison = Plan(compared, overrides, config_name="sweep", own_keys=OWN_KEYS)
     cells = comparison.final_cells(comparison.choose())
     share, run_dir = parse_share(options.share), Path(options.run_dir)
     others = f"the others differ in p and {depth_key}"

@@ -10,13 +10,12 @@ SIGINT and SIGTERM finish the step, save and exit with 130 and 143.
 
 import signal
 import sys
-from pathlib import Path
 from typing import Any
 
 from hrm_deeploop.device import join_ranks, leave_ranks
 from hrm_deeploop.runs.compose import compose_config
 from hrm_deeploop.runs.config import RunConfig, to_yaml, validate
-from hrm_deeploop.runs.training import train
+from hrm_deeploop.runs.training import train_run
 from scripts import cli
 
 
@@ -27,7 +26,7 @@ def main(overrides: list[str]) -> dict[str, Any]:
     ranks = join_ranks(config.device)
     if ranks.is_main:
         cli.show_config(to_yaml(config))
-    checkpoint, stopped_by = train(config, ranks, title=Path(config.run_dir).name)
+    checkpoint, stopped_by = train_run(config, ranks)
     leave_ranks(ranks)
     if ranks.is_main:
         how = "" if stopped_by is None else f" (stopped by {signal.Signals(stopped_by).name})"

@@ -21,27 +21,17 @@ from pydantic import Field
 from tqdm import tqdm
 
 from eval.compare import config_difference
-from eval.tables import Table, format_text
-from hrm_deeploop.alignment import ModuleAlignment, align_segment, fit_exponent
-from hrm_deeploop.runs.checkpoint import list_checkpoints, load_into
+from eval.tables import Table
+from hrm_deeploop.alignment import ModuleAlignment, align_segment
 from hrm_deeploop.config import LoopedConfig, StrictConfig
 from hrm_deeploop.device import DeviceName, choose_device
-from hrm_deeploop.scaling import stability_bound
-from hrm_deeploop.runs.compose import compose_config
-from hrm_deeploop.runs.build import (
-    CHECKPOINTS,
-    build_network,
-    build_probe,
-    build_table,
-    find_checkpoint,
-    load_data,
-    load_table,
-    to_batch,
-)
-from hrm_deeploop.runs.report import COMPARISON_FILE
-from hrm_deeploop.runs.comparison import check_distinct
+from hrm_deeploop.runs.build import build_network, build_table, load_table, to_batch
+from hrm_deeploop.runs.checkpoint import load_into
+from hrm_deeploop.runs.config import RESUMABLE_KEYS, RunConfig
+from hrm_deeploop.runs.data import build_probe, load_data
 from hrm_deeploop.runs.evaluation import Count
-from hrm_deeploop.runs.config import RESUMABLE_KEYS, RunConfig, load_config, to_yaml, validate
+from hrm_deeploop.runs.report import COMPARISON_FILE
+from hrm_deeploop.scaling import stability_bound
 
 # Keys in which runs of several depths may differ for gamma; total_steps at equal FLOPs.
 MAY_DIFFER = {"model.L_cycles", "model.rounds", "total_steps", "seed", "optim.lr"}

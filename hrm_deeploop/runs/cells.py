@@ -8,26 +8,23 @@ import json
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from arc_data import sources
-from arc_data.config import DataConfig
 from eval.compare import flatten
 from eval.predictions import load_predictions
 from eval.score import truth_ranks
 from eval.vote import count_ballots
 from hrm_deeploop.device import Ranks
 from hrm_deeploop.finite import NonFiniteError
-from hrm_deeploop.runs.metrics import read_metrics
-from hrm_deeploop.runs.build import METRICS_FILE
-from hrm_deeploop.runs.costs import run_costs
-from hrm_deeploop.runs.evaluation import Choices, Evaluation
 from hrm_deeploop.runs.config import RESUMABLE_KEYS, RunConfig, without_later_keys
-from hrm_deeploop.runs.directory import check_same_data
-from hrm_deeploop.runs.training import train
+from hrm_deeploop.runs.costs import run_costs
+from hrm_deeploop.runs.data import load_data, load_tasks
+from hrm_deeploop.runs.directory import METRICS_FILE, check_same_data
+from hrm_deeploop.runs.evaluation import Choices, Evaluation, load_predictor
+from hrm_deeploop.runs.metrics import read_metrics
+from hrm_deeploop.runs.training import train_run
 from hrm_deeploop.runs.validation import validate_network
 
 CELL_FILE = "cell.json"
@@ -77,7 +74,7 @@ def run_cell(cell: Cell, ranks: Ranks, *, test: bool) -> dict[str, Any]:
     """
     found = read_cell(cell)
     if found is not None and (found["test"] is not None or not test or found["failure"]):
-        check_same_data(cell.config, _content_hash(cell.config.data.model_dump_json()))
+        check_same_data(cell.config, load_tasks(cell.config.data).content_hash)
         return found
     result: dict[str, Any] = {
         "arm": cell.arm,
@@ -91,23 +88,24 @@ def run_cell(cell: Cell, ranks: Ranks, *, test: bool) -> dict[str, Any]:
         "failure": None,
     }
     try:
-        checkpoint, stopped_by = train(cell.config, ranks, title=f"train {cell.title}")
+        checkpoint, stopped_by = train_run(cell.config, ranks)
     except NonFiniteError as error:
         print(f"{cell.title}: {error}", file=sys.stderr)
         return _write(cell, {**result, **_training(cell, result["steps"]), "failure": str(error)})
     if stopped_by is not None:
         raise StoppedError(stopped_by)
     result.update(_training(cell, result["steps"]))
-    evaluation = Evaluation(cell.config, checkpoint, ranks, Choices())
+    data = load_data(cell.config, checkpoint)
     if cell.config.data.validation:
         result["validation"] = validate_network(
-            evaluation.load(),
-            evaluation.data,
+            load_predictor(cell.config, checkpoint, data, ranks.device),
+            data,
             cell.config.evaluation.validation_votes,
             ranks,
         )
     if test:
-        stopped_by = evaluation.predict(f"predict {cell.title}")
+        evaluation = Evaluation(cell.config, checkpoint, ranks, Choices())
+        stopped_by = evaluation.predict()
         if stopped_by is not None:
             raise StoppedError(stopped_by)
         ladder = evaluation.results(None, cell.title)
@@ -118,12 +116,6 @@ def run_cell(cell: Cell, ranks: Ranks, *, test: bool) -> dict[str, Any]:
             "truth_ranks": truth_ranks(ballots, ballots.rank()),
         }
     return _write(cell, result)
-
-
-@cache
-def _content_hash(data: str) -> str:
-    """Of the tasks of a DataConfig, given as JSON; read once."""
-    return sources.load(DataConfig.model_validate_json(data)).content_hash
 
 
 def read_cell(cell: Cell) -> dict[str, Any] | None:

@@ -15,11 +15,11 @@ from pydantic import Field
 from eval.compare import check_declared, config_difference
 from hrm_deeploop.config import StrictConfig
 from hrm_deeploop.device import Ranks
-from hrm_deeploop.runs.compose import CONFIG_DIR, chosen_files, compose_config, format_value
-from hrm_deeploop.runs.build import BEST_BY
 from hrm_deeploop.runs.cells import Cell, cell_name, read_cell, run_cell
-from hrm_deeploop.runs.costs import run_costs
+from hrm_deeploop.runs.compose import CONFIG_DIR, chosen_files, compose_config, format_value
 from hrm_deeploop.runs.config import RunConfig, read_yaml, validate
+from hrm_deeploop.runs.costs import run_costs
+from hrm_deeploop.runs.directory import BEST_BY
 
 # Keys of the comparison, not of a run.
 OWN_KEYS = ("arms", "baseline", "seeds", "grid", "budget", "share", "report_dir")
@@ -130,7 +130,7 @@ def check_distinct(key: str, values: Sequence[Any]) -> None:
         raise ValueError(f"{key}={list(values)}: {twice[0]} is given twice")
 
 
-class Comparison:
+class Plan:
     """The cells of a comparison and their configurations.
 
     Raises:

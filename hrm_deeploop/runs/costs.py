@@ -15,11 +15,10 @@ from hrm_deeploop.config import HRMConfig
 from hrm_deeploop.cost import count_flops, estimate_memory
 from hrm_deeploop.device import choose_device, choose_dtype
 from hrm_deeploop.model import Reasoner
+from hrm_deeploop.runs.build import build_network
+from hrm_deeploop.runs.config import RunConfig
+from hrm_deeploop.runs.data import build_stream, load_data
 from hrm_deeploop.scaling import stability_bound
-from hrm_deeploop.trainer import check_micro_batch
-from hrm_deeploop.runs.compose import compose_config
-from hrm_deeploop.runs.build import build_network, build_stream, load_data
-from hrm_deeploop.runs.config import RunConfig, to_yaml, validate
 
 
 def describe(config: RunConfig, num_ranks: int) -> dict[str, Any]:

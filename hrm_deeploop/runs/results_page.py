@@ -26,10 +26,8 @@ from pydantic import Field
 from eval.comparison import comparison_tables, difference_to
 from eval.tables import Table, format_markdown
 from hrm_deeploop.config import StrictConfig
-from hrm_deeploop.runs.compose import compose_config
 from hrm_deeploop.runs.alignment import alignment_tables
 from hrm_deeploop.runs.report import COMPARISON_FILE
-from hrm_deeploop.runs.config import to_yaml, validate
 from hrm_deeploop.runs.sweep import SWEEP_FILE, sweep_tables
 
 PLACE = re.compile(

@@ -13,17 +13,14 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import Field, model_validator
 
-from arc_data import sources
 from arc_data.config import DataConfig
 from arc_data.task import Task
-from eval.predictions import Predictions, load_predictions, pool, replace_tasks
 from eval.artifacts import PREDICTIONS_FILE, write_artifacts
+from eval.predictions import Predictions, load_predictions, pool, replace_tasks
 from eval.submission import read_submission, score_submission
-from eval.tables import SCORE_TITLES, format_ladders, percent
+from eval.tables import SCORE_TITLES
 from hrm_deeploop.config import StrictConfig
-from hrm_deeploop.runs.compose import compose_config
 from hrm_deeploop.runs.evaluation import Count
-from hrm_deeploop.runs.config import to_yaml, validate
 
 
 class VoteOptions(StrictConfig):

@@ -4,8 +4,10 @@ import sys
 from functools import cached_property
 from pathlib import Path
 
-from hrm_deeploop.runs.predict import Predictor
 from hrm_deeploop.alignment import align_segment, log_alignment
+from hrm_deeploop.device import Ranks
+from hrm_deeploop.halting import Batch
+from hrm_deeploop.runs.build import build_network, build_table, load_table, to_batch
 from hrm_deeploop.runs.checkpoint import (
     DamagedCheckpointError,
     load_into,
@@ -13,30 +15,19 @@ from hrm_deeploop.runs.checkpoint import (
     prune_checkpoints,
     save_checkpoint,
 )
-from hrm_deeploop.device import Ranks
-from hrm_deeploop.halting import Batch
-from hrm_deeploop.trainer import Trainer
-from hrm_deeploop.runs.build import (
-    CHECKPOINTS,
-    PUZZLES_FILE,
-    Data,
-    best_step,
-    build_network,
-    build_probe,
-    build_stream,
-    build_table,
-    load_data,
-    load_table,
-    to_batch,
-)
 from hrm_deeploop.runs.config import RunConfig
+from hrm_deeploop.runs.data import PUZZLES_FILE, Data, build_probe, build_stream, load_data
 from hrm_deeploop.runs.directory import (
+    CHECKPOINTS,
+    best_step,
     check_same_data,
     checkpoints_to_continue,
     describe_run,
     lock_run,
 )
+from hrm_deeploop.runs.predict import Predictor
 from hrm_deeploop.runs.validation import validate_network
+from hrm_deeploop.trainer import Trainer
 
 
 class Session:

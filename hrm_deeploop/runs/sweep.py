@@ -11,35 +11,20 @@ training, its exponent gamma over depths at each p, and p* = (1 + gamma) / 4, wh
 the boundary. Finished cells are read.
 """
 
-import json
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
-import torch
 from pydantic import Field
 
-from eval.plots import plot_sweep
-from eval.tables import Table, format_markdown, format_text
+from eval.tables import Table
 from hrm_deeploop.alignment import LOG_PREFIX, fit_exponent
 from hrm_deeploop.config import StrictConfig
-from hrm_deeploop.device import Ranks, choose_device
-from hrm_deeploop.runs.metrics import read_metrics
-from hrm_deeploop.runs.compose import compose_config
-from hrm_deeploop.runs.build import METRICS_FILE, build_network
-from hrm_deeploop.runs.cells import TRAINED, StoppedError
-from hrm_deeploop.runs.comparison import (
-    CompareOptions,
-    Comparison,
-    check_distinct,
-    parse_share,
-    run_cells,
-    wait_for_cells,
-)
+from hrm_deeploop.runs.cells import TRAINED
+from hrm_deeploop.runs.directory import METRICS_FILE
 from hrm_deeploop.runs.evaluation import Count
-from hrm_deeploop.runs.config import to_yaml, validate
+from hrm_deeploop.runs.metrics import read_metrics
 
 SWEEP_FILE, MARKDOWN_FILE, PLOT_FILE = "sweep.json", "sweep.md", "sweep.png"
 OWN_KEYS = ("exponents", "which", "other", "depths", "seeds", "share")

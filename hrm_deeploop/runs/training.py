@@ -1,27 +1,17 @@
-"""Train one run; its configuration, metrics and checkpoints land in run_dir.
+"""Train one run; its configuration, metrics and checkpoints land in its directory."""
 
-python scripts/train.py experiment=mini
-python scripts/train.py experiment=mini scaling=vanilla seed=1
-python scripts/train.py experiment=mini resume=auto
-torchrun --nproc-per-node 8 scripts/train.py experiment=arc1
-
-SIGINT and SIGTERM finish the step, save and exit with 130 and 143.
-"""
-
-import signal
-import sys
 from contextlib import closing
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from arc_data.prefetch import Prefetch
+from hrm_deeploop.device import Ranks
+from hrm_deeploop.fit import Report, fit
 from hrm_deeploop.runs.checkpoint import step_directory
-from hrm_deeploop.device import Ranks, join_ranks, leave_ranks
-from hrm_deeploop.fit import fit
+from hrm_deeploop.runs.config import RunConfig
+from hrm_deeploop.runs.directory import CHECKPOINTS, METRICS_FILE
 from hrm_deeploop.runs.metrics import open_log
-from hrm_deeploop.runs.compose import compose_config
-from hrm_deeploop.runs.build import CHECKPOINTS, METRICS_FILE
-from hrm_deeploop.runs.config import RunConfig, to_yaml, validate
+from hrm_deeploop.runs.progress import show_progress
 from hrm_deeploop.runs.session import Session
 
 PREFETCH_DEPTH = 4  # batches
@@ -34,8 +24,16 @@ class Trained(NamedTuple):
     stopped_by: int | None
 
 
-def train(config: RunConfig, ranks: Ranks, title: str) -> Trained:
-    """Train as configured, continuing where ``resume`` allows."""
+def train_run(config: RunConfig, ranks: Ranks, report: Report | None = None) -> Trained:
+    """Train as configured, continuing where ``resume`` allows.
+
+    ``report`` is told of every step; without it a progress bar is shown.
+
+    Raises:
+        ValueError: if the run directory, the data and the configuration do not go together, or if
+            another process trains in the directory.
+        NonFiniteError: if a loss or gradient is not finite.
+    """
     session = Session(config, ranks)
     trainer, run_dir = session.trainer, Path(config.run_dir)
     until = min(trainer.total_steps, config.stop_after or trainer.total_steps)
@@ -49,6 +47,9 @@ def train(config: RunConfig, ranks: Ranks, title: str) -> Trained:
             resumed_step=trainer.step,
         ) as log,
         Prefetch(session.draw, depth=PREFETCH_DEPTH, end=until) as draw,
+        show_progress(
+            run_dir.name, "step", total=until, done=trainer.step, ranks=ranks, report=report
+        ) as told,
     ):
         stopped_by = fit(
             trainer,
@@ -62,6 +63,6 @@ def train(config: RunConfig, ranks: Ranks, title: str) -> Trained:
             evaluate=session.validate if config.eval_interval else None,
             measure_every=config.alignment.every,
             measure=session.measure_alignment,
-            title=title,
+            report=told,
         )
     return Trained(step_directory(run_dir / CHECKPOINTS, trainer.step), stopped_by)

@@ -9,13 +9,13 @@ from dataclasses import replace
 import numpy as np
 
 from eval.ladder import ARC_PRIZE_ATTEMPTS, build_ladder
-from hrm_deeploop.runs.predict import Predictor, held_out_losses, predict
 from eval.predictions import join
 from eval.questions import Questions, list_questions
 from eval.score import Score
 from eval.vote import count_ballots
 from hrm_deeploop.device import Ranks
-from hrm_deeploop.runs.build import Data
+from hrm_deeploop.runs.data import Data
+from hrm_deeploop.runs.predict import Predictor, held_out_losses, predict
 
 LOSS = "eval/loss"
 

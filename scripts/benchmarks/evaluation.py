@@ -26,12 +26,12 @@ from eval.questions import Window
 from eval.submission import build_submission, write_submission
 from eval.vote import count_ballots
 from hrm_deeploop.device import Ranks, choose_device
-from hrm_deeploop.runs.build import find_checkpoint
 from hrm_deeploop.runs.compose import compose_config
 from hrm_deeploop.runs.config import validate
+from hrm_deeploop.runs.directory import find_checkpoint
 from hrm_deeploop.runs.evaluation import Choices, Evaluation
 from hrm_deeploop.runs.predict import Halting, predict
-from hrm_deeploop.runs.training import train
+from hrm_deeploop.runs.training import train_run
 from scripts.benchmarks.machine import describe_machine, run_config, time_in_turn
 
 NUM_VOTES = 1000
@@ -179,7 +179,7 @@ def time_ways(
     """
     config = run_config(overrides)
     ranks = Ranks(device=choose_device(config.device))
-    train(config, ranks, "train the model to evaluate")
+    train_run(config, ranks)
     checkpoint = find_checkpoint(Path(config.run_dir), "last")
     evaluation = Evaluation(config, checkpoint, ranks, Choices())
     predictor = evaluation.load()

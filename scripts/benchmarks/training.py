@@ -23,8 +23,9 @@ from hrm_deeploop.cost import count_flops, saved_bytes
 from hrm_deeploop.device import Ranks, choose_device
 from hrm_deeploop.halting import Batch
 from hrm_deeploop.puzzle_embedding import PuzzleEmbedding
-from hrm_deeploop.runs.build import build_network, build_stream, load_data, to_batch
+from hrm_deeploop.runs.build import build_network, to_batch
 from hrm_deeploop.runs.config import RunConfig
+from hrm_deeploop.runs.data import build_stream, load_data
 from hrm_deeploop.trainer import Trainer
 from scripts.benchmarks.evaluation import bench_windowed_evaluation
 from scripts.benchmarks.machine import describe_machine, run_config, time_in_turn

@@ -5,7 +5,7 @@ import pickle
 import pytest
 import torch
 
-from hrm_deeploop import checkpoint as module
+from hrm_deeploop.runs import checkpoint as module
 from hrm_deeploop.runs.checkpoint import (
     list_checkpoints,
     load_into,

@@ -14,7 +14,7 @@ from eval.paired import Difference
 from hrm_deeploop.runs.cells import _key, cell_name
 from hrm_deeploop.runs.comparison import (
     CompareOptions,
-    Comparison,
+    Plan,
     find_baselines,
     parse_share,
     wait_for_cells,
@@ -254,7 +254,7 @@ def test_a_budget_is_equal_at_every_point_of_the_grid(budget, steps, tmp_path):
         report_dir=str(tmp_path),
     )
     overrides = ["experiment=smoke", "data.validation=0.5", "total_steps=60"]
-    comparison = Comparison(options, overrides)
+    comparison = Plan(options, overrides)
     costs = [run_costs(cell.config) for cell in comparison.grid_cells()]
     assert [cost["steps"] for cost in costs] == steps
     for cost in costs:
@@ -313,7 +313,7 @@ def test_a_point_is_chosen_by_what_it_solves_then_by_loss(tmp_path):
         run_dir=str(tmp_path),
         report_dir=str(tmp_path),
     )
-    comparison = Comparison(options, ["experiment=smoke", "data.validation=0.5"])
+    comparison = Plan(options, ["experiment=smoke", "data.validation=0.5"])
     found = [(0.2, 0.5), (0.3, 0.9), (0.3, 0.8), None]  # the last one diverged
     for cell, scores in zip(comparison.grid_cells(), found, strict=True):
         validation = scores and {"eval/arc_prize_at_2": scores[0], "eval/loss": scores[1]}
@@ -334,7 +334,7 @@ def test_a_share_that_waits_says_for_what(tmp_path, monkeypatch, capsys):
         run_dir=str(tmp_path),
         report_dir=str(tmp_path),
     )
-    comparison = Comparison(options, ["experiment=smoke"])
+    comparison = Plan(options, ["experiment=smoke"])
     cells = comparison.final_cells(comparison.choose())
 
     def finish_one(_):

@@ -19,8 +19,8 @@ from eval.predictions import load_predictions
 from eval.vote import count_ballots
 from hrm_deeploop.device import Ranks
 from hrm_deeploop.hrm import HRM
-from hrm_deeploop.runs.build import find_checkpoint
 from hrm_deeploop.runs.config import load_config
+from hrm_deeploop.runs.directory import find_checkpoint
 from hrm_deeploop.runs.evaluation import Choices, Evaluation
 
 ROOT = Path(__file__).parents[2]

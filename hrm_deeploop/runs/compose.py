@@ -1,0 +1,267 @@
+"""Composing a configuration: files of configs/, overrides on top; a mistake is one line."""
+
+import copy
+import difflib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from hydra import compose, initialize_config_dir
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+CONFIG_DIR = Path(__file__).resolve().parents[2] / "configs"
+# Overrides whose list elements are task ids.
+ID_LIST = re.compile(r"(?P<key>tasks|data\.tasks|data\.evaluate)=\[(?P<ids>.+)\]")
+USUAL_GRADIENTS = ("last_cycle", "all_rounds")  # of HRM and looped in configs/model/
+Composed = Any  # a DictConfig: its own annotations offend whoever checks types at run time
+LIST_ELEMENT = re.compile(r"""\s*'[^']*'|\s*"[^"]*"|[^,]+""")
+
+
+def compose_config(name: str, overrides: Sequence[str]) -> dict[str, Any]:
+    """Compose ``configs/<name>.yaml`` under ``overrides`` into plain containers.
+
+    Raises:
+        ValueError: one line that names the override, and what is allowed in its place.
+    """
+    return Composer(name, overrides).values()
+
+
+class Composer:
+    """A configuration that Hydra composes once; arms, points and seeds are merged on top of it.
+
+    Changes are values by dotted key (``{"scaling": "vanilla", "optim.lr": 1e-3}``). A change that
+    chooses a file of a group with defaults of its own (``model``, ``data``) costs one composition
+    more, however often it is made.
+
+    Args:
+        name: of the file of ``configs/``.
+        overrides: ``key=value``, as on the command line.
+    """
+
+    def __init__(self, name: str, overrides: Sequence[str]) -> None:
+        self.name = name
+        self.overrides = [_quote_value(_quote_ids(override)) for override in overrides]
+        self._composed: dict[tuple[str, ...], Composed] = {}
+
+    def values(self, changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Return the values under the overrides and ``changes``, as plain containers.
+
+        Raises:
+            ValueError: one line that names the override or the key, and what is allowed.
+        """
+        changes = flatten_groups(changes or {})
+        groups = {
+            key: choice
+            for key, choice in changes.items()
+            if key in config_groups() and isinstance(choice, str)
+        }
+        nodes = {key: _plain_node(key, choice) for key, choice in groups.items()}
+        files = [f"{key}={choice}" for key, choice in groups.items() if nodes[key] is None]
+        config = copy.deepcopy(self._compose(tuple(files)))
+        OmegaConf.set_struct(config, False)  # a transition's name may give way to its options
+        defaults = OmegaConf.to_container(config)
+        for key, value in changes.items():
+            if key not in groups:
+                _check_key(key, defaults, f"{key}={format_value(value)}")
+            elif nodes[key] is None:
+                continue
+            OmegaConf.update(config, key, nodes.get(key, value), merge=False)
+        missing = sorted(OmegaConf.missing_keys(config))
+        if missing:
+            raise ValueError(f"{missing[0]}: a value is required, {missing[0]}=...")
+        try:
+            values = OmegaConf.to_container(config, resolve=True)
+        except OmegaConfBaseException as error:
+            raise ValueError(str(error).split("\n", maxsplit=1)[0]) from error
+        assert isinstance(values, dict)
+        return {str(key): value for key, value in values.items()}
+
+    def _compose(self, files: tuple[str, ...]) -> Composed:
+        """Compose under the overrides and the files that changes choose, once for each choice."""
+        if files not in self._composed:
+            self._composed[files] = _compose(self.name, [*self.overrides, *files])
+        return self._composed[files]
+
+
+def _compose(name: str, overrides: list[str]) -> Composed:
+    parsed = _parse(overrides)
+    with initialize_config_dir(str(CONFIG_DIR), version_base=None):
+        _check_groups(parsed)
+        try:
+            return compose(config_name=name, overrides=overrides)
+        except (HydraException, OmegaConfBaseException) as error:
+            # The keys that there are depend on the files that groups choose.
+            chosen = [
+                given
+                for given, override in zip(overrides, parsed, strict=True)
+                if override.key_or_group in config_groups()
+            ]
+            defaults = OmegaConf.to_container(compose(config_name=name, overrides=chosen))
+            for override in parsed:
+                if not (override.is_add() or override.key_or_group in config_groups()):
+                    _check_key(override.key_or_group, defaults, str(override.input_line))
+            raise ValueError(str(error).split("\n", maxsplit=1)[0]) from error
+
+
+def _plain_node(group: str, choice: str) -> dict[str, Any] | None:
+    """Return the values of a group's file that has values alone; None if it has defaults."""
+    _check_choice(group, choice)
+    text = (CONFIG_DIR / group / f"{choice}.yaml").read_text(encoding="utf-8")
+    values = OmegaConf.to_container(OmegaConf.create(text))
+    if "@package" in text or not isinstance(values, dict) or "defaults" in values:
+        return None
+    return {str(key): value for key, value in values.items()}
+
+
+def flatten_groups(changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Write nested values of a group with dotted keys: ``{"optim": {"lr": 1}}`` is ``optim.lr``.
+
+    The values of other keys stay whole, as a transition's name and options do.
+    """
+    groups, flat = config_groups().keys() | {"evaluation", "alignment"}, {}
+    for key, value in changes.items():
+        if key in groups and isinstance(value, Mapping):
+            flat |= {f"{key}.{inner}": entry for inner, entry in value.items()}
+        else:
+            flat[key] = value
+    return flat
+
+
+def chosen_files(overrides: Sequence[str], group: str) -> list[str]:
+    """The files of a group that the overrides name, as they name them."""
+    for override in _parse(overrides):
+        if override.key_or_group == group and not (override.is_add() or override.is_delete()):
+            value = override.value()
+            return [str(choice) for choice in (value if isinstance(value, list) else [value])]
+    return []
+
+
+def format_value(value: Any) -> str:
+    """A plain value as the right side of an override; keys of mappings are names."""
+    if isinstance(value, Mapping):
+        return "{" + ",".join(f"{key}:{format_value(v)}" for key, v in value.items()) + "}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ",".join(map(format_value, value)) + "]"
+    return json.dumps(value)
+
+
+def _quote_ids(override: str) -> str:
+    """Quote the ids of an override that lists ids: Hydra would read 00576224 as a number."""
+    match = ID_LIST.fullmatch(override)
+    if match is None:
+        return override
+    ids = [part.strip() for part in LIST_ELEMENT.findall(match["ids"])]
+    quoted = [part if part[:1] in ("'", '"') else json.dumps(part) for part in ids]
+    return f"{match['key']}=[{','.join(quoted)}]"
+
+
+def _quote_value(override: str) -> str:
+    """Quote a value that Hydra can't read as it stands, such as a path with a space or a ``=``."""
+    key, equals, value = override.partition("=")
+    try:
+        OverridesParser.create().parse_override(override)
+    except HydraException:
+        if equals and value and value[0] not in "[{'\"":
+            return f"{key}={json.dumps(value, ensure_ascii=False)}"
+    return override
+
+
+def _parse(overrides: Sequence[str]) -> list[Override]:
+    parser, parsed = OverridesParser.create(), []
+    for override in overrides:
+        try:
+            parsed.append(parser.parse_override(override))
+        except HydraException as error:
+            raise ValueError(f"{override!r}: expected key=value (see --help)") from error
+    return parsed
+
+
+@cache
+def config_groups() -> dict[str, list[str]]:
+    """The files of every group, by the group's name."""
+    return {
+        path.name: sorted(file.stem for file in path.glob("[!_]*.yaml"))
+        for path in sorted(CONFIG_DIR.iterdir())
+        if path.is_dir()
+    }
+
+
+def _check_groups(parsed: Sequence[Override]) -> None:
+    groups = config_groups()
+    for override in parsed:
+        key, value = override.key_or_group, override.value()
+        if key not in groups or override.is_delete() or override.is_add():
+            continue
+        if not isinstance(value, str | list):
+            value = [getattr(value, "text", value)]
+        for choice in value if isinstance(value, list) else [value]:
+            _check_choice(key, choice)
+
+
+def _check_choice(group: str, choice: Any) -> None:
+    allowed = config_groups()[group]
+    if choice not in allowed:
+        raise ValueError(
+            f"{group}={choice}: there is no such file in configs/{group}/; "
+            f"allowed: {', '.join(allowed)}"
+        )
+
+
+def _check_key(key: str, defaults: Any, shown: str) -> None:
+    """Refuse a key that the configuration ``defaults`` does not have; ``shown`` is as given."""
+    level, path = defaults, key.split(".")
+    for depth, part in enumerate(path):
+        if not isinstance(level, dict):
+            inside = ".".join(path[:depth])
+            raise ValueError(
+                f"{shown}: {inside} is one value ({level}), so there is no key "
+                f"in it; it is given as a whole, {inside}=..."
+            )
+        if part not in level:
+            allowed = sorted(map(str, level))
+            near = difflib.get_close_matches(part, allowed, n=2)
+            hint = f"did you mean {' or '.join(near)}? " if near else ""
+            inside = ".".join(path[:depth]) or "the configuration"
+            raise ValueError(
+                f"{shown}: there is no key {part!r} in {inside}; "
+                f"{hint}allowed: {', '.join(allowed) or 'none'}"
+            )
+        level = level[part]
+
+
+def run_name(*, _root_: Any) -> str:
+    """What ``${run_name:}`` of ``configs/train.yaml`` stands for: data, scaling and seed.
+
+    Between them stand the model, the transitions and the gradient where they are not those that
+    HRM has without a word about them, so runs that differ in these have places of their own.
+    """
+    model = _root_.model
+    parts = [_root_.data.source]
+    if model.name != "hrm":
+        parts.append(f"{model.name}-r{model.rounds}" if "rounds" in model else model.name)
+    parts.append(_root_.scaling.rule)
+    for key, module in (
+        ("transition", "L" if model.name == "hrm" else "loop"),
+        ("transition_H", "H"),
+    ):
+        if _root_[key] != "huginn":
+            parts.append(f"{module}-{_joined(_root_[key])}")
+    if _root_.gradient not in USUAL_GRADIENTS:
+        parts.append(_root_.gradient)
+    return "-".join([*map(str, parts), f"seed{_root_.seed}"])
+
+
+def _joined(choice: Any) -> str:
+    """A name, or a name and its options, without what is no part of a file's name."""
+    words = choice.values() if isinstance(choice, DictConfig) else [choice]
+    return "-".join(re.sub(r"[^\w.]+", "_", str(word)) for word in words)
+
+
+OmegaConf.register_new_resolver("run_name", run_name)
