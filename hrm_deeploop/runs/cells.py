@@ -5,7 +5,7 @@ numbers, so that a finished cell is read and not run again.
 """
 
 import json
-import sys
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256
@@ -18,10 +18,12 @@ from eval.score import truth_ranks
 from eval.vote import count_ballots
 from hrm_deeploop.device import Ranks
 from hrm_deeploop.finite import NonFiniteError
+from hrm_deeploop.fit import Report as Told
 from hrm_deeploop.runs.config import RESUMABLE_KEYS, RunConfig, without_later_keys
 from hrm_deeploop.runs.costs import run_costs
-from hrm_deeploop.runs.data import load_data, load_tasks
-from hrm_deeploop.runs.directory import METRICS_FILE, check_same_data
+from hrm_deeploop.runs.data import load_data
+from hrm_deeploop.runs.directory import METRICS_FILE
+from hrm_deeploop.runs.engines import Progress, Report, StoppedError
 from hrm_deeploop.runs.evaluation import Choices, Evaluation, load_predictor
 from hrm_deeploop.runs.metrics import read_metrics
 from hrm_deeploop.runs.training import train_run
@@ -34,12 +36,7 @@ LEARNT_BELOW = 0.5  # of the first logged loss
 TRAINED, DIVERGED, NOT_LEARNING = "trained", "diverged", "not learning"
 
 
-class StoppedError(Exception):
-    """A signal ended a cell; the same command goes on."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.number = number
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,17 +62,26 @@ def cell_name(point: Mapping[str, Any], seed: int) -> str:
     return "-".join([*parts, f"seed{seed}"])
 
 
-def run_cell(cell: Cell, ranks: Ranks, *, test: bool) -> dict[str, Any]:
-    """Train and validate a cell, and evaluate it with ``test``; what is on disk is not done again.
+def is_finished(found: dict[str, Any] | None, *, test: bool) -> bool:
+    """Tell whether nothing is left to do for a cell of which this is known."""
+    return found is not None and bool(found["test"] is not None or not test or found["failure"])
+
+
+def run_cell(cell: Cell, ranks: Ranks, *, test: bool, report: Report | None = None) -> None:
+    """Train and validate a cell, and evaluate it with ``test``; cell.json has what came of it.
+
+    A cell that was stopped goes on where it was. ``report`` is told of every step and prediction;
+    without it progress bars are shown.
 
     Raises:
         StoppedError: if a signal came.
-        ValueError: if it was trained on other data than there is now.
     """
-    found = read_cell(cell)
-    if found is not None and (found["test"] is not None or not test or found["failure"]):
-        check_same_data(cell.config, load_tasks(cell.config.data).content_hash)
-        return found
+
+    def tell(total: int, unit: str) -> Told | None:
+        if report is None:
+            return None
+        return lambda done, note: report(Progress(done, total, f"{unit} {note}".strip()))
+
     result: dict[str, Any] = {
         "arm": cell.arm,
         "point": dict(cell.point),
@@ -88,10 +94,11 @@ def run_cell(cell: Cell, ranks: Ranks, *, test: bool) -> dict[str, Any]:
         "failure": None,
     }
     try:
-        checkpoint, stopped_by = train_run(cell.config, ranks)
+        checkpoint, stopped_by = train_run(cell.config, ranks, tell(result["steps"], "step"))
     except NonFiniteError as error:
-        print(f"{cell.title}: {error}", file=sys.stderr)
-        return _write(cell, {**result, **_training(cell, result["steps"]), "failure": str(error)})
+        log.warning("%s: %s", cell.title, error)
+        _write(cell, {**result, **_training(cell, result["steps"]), "failure": str(error)})
+        return
     if stopped_by is not None:
         raise StoppedError(stopped_by)
     result.update(_training(cell, result["steps"]))
@@ -105,7 +112,7 @@ def run_cell(cell: Cell, ranks: Ranks, *, test: bool) -> dict[str, Any]:
         )
     if test:
         evaluation = Evaluation(cell.config, checkpoint, ranks, Choices())
-        stopped_by = evaluation.predict()
+        stopped_by = evaluation.predict(tell(len(evaluation.questions), "predict"))
         if stopped_by is not None:
             raise StoppedError(stopped_by)
         ladder = evaluation.results(None, cell.title)
@@ -115,7 +122,7 @@ def run_cell(cell: Cell, ranks: Ranks, *, test: bool) -> dict[str, Any]:
             "ladder": ladder,
             "truth_ranks": truth_ranks(ballots, ballots.rank()),
         }
-    return _write(cell, result)
+    _write(cell, result)
 
 
 def read_cell(cell: Cell) -> dict[str, Any] | None:
@@ -132,13 +139,12 @@ def read_cell(cell: Cell) -> dict[str, Any] | None:
     return {**found, "run_dir": cell.config.run_dir}  # it may have been moved
 
 
-def _write(cell: Cell, result: dict[str, Any]) -> dict[str, Any]:
+def _write(cell: Cell, result: dict[str, Any]) -> None:
     cell.directory.mkdir(parents=True, exist_ok=True)
     path = cell.directory / CELL_FILE
     partial = path.with_name(path.name + ".partial")
     partial.write_text(json.dumps(result) + "\n", encoding="utf-8")
     partial.rename(path)
-    return json.loads(path.read_text(encoding="utf-8"))
 
 
 def _key(config: RunConfig) -> str:

@@ -1,37 +1,50 @@
 """The cells of a comparison: which there are, which are chosen, and who runs them."""
 
 import itertools
-import math
 import os
 import re
-import sys
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import Field
+from pydantic import Field, PositiveInt, model_validator
 
 from eval.compare import check_declared, config_difference
 from hrm_deeploop.config import StrictConfig
-from hrm_deeploop.device import Ranks
-from hrm_deeploop.runs.cells import Cell, cell_name, read_cell, run_cell
-from hrm_deeploop.runs.compose import CONFIG_DIR, chosen_files, compose_config, format_value
+from hrm_deeploop.device import Ranks, choose_device
+from hrm_deeploop.runs import engines
+from hrm_deeploop.runs.cells import Cell, cell_name, is_finished, read_cell, run_cell
+from hrm_deeploop.runs.compose import CONFIG_DIR, Composer, chosen_files
 from hrm_deeploop.runs.config import RunConfig, read_yaml, validate
 from hrm_deeploop.runs.costs import run_costs
-from hrm_deeploop.runs.directory import BEST_BY
+from hrm_deeploop.runs.data import load_tasks
+from hrm_deeploop.runs.directory import BEST_BY, check_same_data
 
+WORKPLACE_KEYS = ("workers", "cluster", "address")
 # Keys of the comparison, not of a run.
-OWN_KEYS = ("arms", "baseline", "seeds", "grid", "budget", "share", "report_dir")
+OWN_KEYS = ("arms", "baseline", "seeds", "grid", "budget", "report_dir", *WORKPLACE_KEYS)
 RESERVED = {"run_dir", "resume", "output", "seed", *OWN_KEYS}
 ARM_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
-SECONDS_BETWEEN_LOOKS, SECONDS_BETWEEN_WORDS = 5.0, 300.0
 
 Arms = dict[str, dict[str, Any]]
 Scalar = bool | int | float | str
 
 
-class CompareOptions(StrictConfig):
+class Workplace(StrictConfig):
+    """Where cells run: keys that ``configs/compare.yaml`` and ``configs/sweep.yaml`` share."""
+
+    workers: Literal["auto"] | PositiveInt  # processes on this machine; auto: one a core, or a GPU
+    cluster: Literal["ray"] | None  # cells are tasks of a cluster
+    address: str | None  # of a running cluster; None starts one on this machine
+
+    @model_validator(mode="after")
+    def _address_is_of_a_cluster(self) -> "Workplace":
+        if self.address is not None and self.cluster is None:
+            raise ValueError(f"address={self.address} needs cluster=ray")
+        return self
+
+
+class CompareOptions(Workplace):
     """Keys of ``configs/compare.yaml`` beside those of a run."""
 
     arms: dict[str, Any]
@@ -39,7 +52,6 @@ class CompareOptions(StrictConfig):
     seeds: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(strict=False, min_length=1)]
     grid: dict[str, Annotated[tuple[Scalar, ...], Field(strict=False, min_length=1)]]
     budget: Literal["steps", "examples", "flops"]
-    share: str | None = Field(pattern=r"^\d+/[1-9]\d*$")
     run_dir: str = Field(min_length=1)
     report_dir: str = Field(min_length=1)
 
@@ -133,30 +145,31 @@ def check_distinct(key: str, values: Sequence[Any]) -> None:
 class Plan:
     """The cells of a comparison and their configurations.
 
+    Args:
+        options: what is compared.
+        composer: of the configuration that the arms change.
+        own_keys: keys of the composed configuration that are not a run's.
+
     Raises:
         ValueError: if the arms differ in what none of them declares.
     """
 
     def __init__(
-        self,
-        options: CompareOptions,
-        overrides: list[str],
-        *,
-        config_name: str = "compare",
-        own_keys: Sequence[str] = OWN_KEYS,
+        self, options: CompareOptions, composer: Composer, *, own_keys: Sequence[str] = OWN_KEYS
     ) -> None:
         self.options = options
-        self._config_name = config_name
-        self._own_keys = own_keys
         self.run_dir = Path(options.run_dir)
-        self._overrides = overrides
+        self._composer = composer
+        self._own_keys = own_keys
         check_arms(options.arms, options.grid, options.budget)
         self.baselines = find_baselines(self.arms, options.baseline)
         check_distinct("seeds", options.seeds)
         keys, values = list(options.grid), itertools.product(*options.grid.values())
-        self._steps: dict[tuple[str, int], int] = {}
         self.points = [dict(zip(keys, point, strict=True)) for point in values]
+        self._steps: dict[tuple[str, int], int] = {}
+        self._cells: dict[tuple[str, int, int], Cell] = {}
         self._steps = self._budgeted_steps()
+        self._cells = {}
         configs = {
             arm: self.cell(arm, self.points[0], options.seeds[0]).config for arm in self.arms
         }
@@ -174,26 +187,33 @@ class Plan:
         return list(self.options.arms)
 
     def check(self, configs: Mapping[str, RunConfig]) -> dict[str, dict[str, Any]]:
-        """The difference of the arms' configurations, all of which must be declared."""
+        """Return the difference of the arms' configurations, all of which must be declared."""
         difference = config_difference({name: c.model_dump() for name, c in configs.items()})
         exceptions = [*self.options.grid, *(["total_steps"] if self._steps else [])]
         check_declared(difference, declared={**self.options.arms, "grid, budget": exceptions})
         return difference
 
     def cell(self, arm: str, point: Mapping[str, Any], seed: int) -> Cell:
-        """The cell of an arm, a point of the grid and a seed."""
-        own = {**self.options.arms[arm], **point, "seed": seed}
+        """Return the cell of an arm, a point of the grid and a seed."""
+        place = (arm, self.points.index(dict(point)), seed)
+        if place not in self._cells:
+            self._cells[place] = self._configure(*place)
+        return self._cells[place]
+
+    def _configure(self, arm: str, number: int, seed: int) -> Cell:
+        point = self.points[number]
+        changes = {**self.options.arms[arm], **point, "seed": seed}
         if self._steps:
-            own["total_steps"] = self._steps[arm, self.points.index(dict(point))]
-        changes = [f"{key}={format_value(value)}" for key, value in own.items()]
-        values = compose_config(self._config_name, [*self._overrides, *changes])
+            changes["total_steps"] = self._steps[arm, number]
+        values = self._composer.values(changes)
         for key in ("output", *self._own_keys):
             values.pop(key, None)
-        place = {"run_dir": str(self.run_dir / arm / cell_name(point, seed)), "resume": "auto"}
-        return Cell(arm=arm, point=point, config=validate(RunConfig, {**values, **place}))
+        directory = self.run_dir / arm / cell_name(point, seed)
+        config = validate(RunConfig, {**values, "run_dir": str(directory), "resume": "auto"})
+        return Cell(arm=arm, point=point, config=config)
 
     def _budgeted_steps(self) -> dict[tuple[str, int], int]:
-        """Steps of each arm at each point that make its budget that of the first.
+        """Return the steps of each arm at each point that make its budget that of the first.
 
         None are set if the budget is steps.
         """
@@ -210,18 +230,24 @@ class Plan:
             for place, cost in costs.items()
         }
 
+    @property
+    def first_cell(self) -> Cell:
+        """The cell that is shown; the others differ from it as their arms and points declare."""
+        return self.cell(self.arms[0], self.points[0], self.options.seeds[0])
+
     def grid_cells(self) -> list[Cell]:
-        """What is trained to choose each arm's point of the grid; nothing without a grid."""
+        """Return what is trained to choose each arm's point of the grid; nothing without a grid."""
         if not self.options.grid:
             return []
         seed = self.options.seeds[0]
         return [self.cell(arm, point, seed) for point in self.points for arm in self.arms]
 
     def choose(self) -> dict[str, dict[str, Any]]:
-        """Each arm's point that solves most held-out demonstrations, of equals that of lower loss.
+        """Return the point of each arm that solves most held-out demonstrations.
 
-        Solved by vote, as the best checkpoint of a run is: the loss alone prefers a point that fits
-        worse and is less sure of its errors. A point that diverged is never chosen.
+        Of points that solve as many, the one of lower loss is taken. Solved is by vote, as for the
+        best checkpoint of a run: the loss alone prefers a point that fits worse and is less sure of
+        its errors. A point that diverged is never chosen.
         """
         chosen = dict.fromkeys(self.arms, self.points[0])
         for arm in self.arms if self.options.grid else ():
@@ -239,56 +265,87 @@ class Plan:
         return chosen
 
     def final_cells(self, chosen: Mapping[str, Mapping[str, Any]]) -> list[Cell]:
-        """Every arm at its chosen point with every seed."""
+        """Return every arm at its chosen point with every seed."""
         seeds = self.options.seeds
         return [self.cell(arm, chosen[arm], seed) for seed in seeds for arm in self.arms]
 
 
-def parse_share(share: str | None) -> tuple[int, int]:
-    """Which share of the cells this process runs, of how many; torchrun's place by default.
+class CellJob(NamedTuple):
+    """What a worker is to do with a cell."""
+
+    cell: Cell
+    test: bool  # predict the test pairs too
+
+
+def _run_job(job: CellJob, report: engines.Report) -> None:
+    """Run a cell on the device of this process."""
+    ranks = Ranks(device=choose_device(job.cell.config.device))
+    run_cell(job.cell, ranks, test=job.test, report=report)
+
+
+def run_cells(
+    cells: Sequence[Cell], *, test: bool, where: Workplace, description: str
+) -> list[dict[str, Any]]:
+    """Run those cells that are not finished, side by side; returns what is known of all.
 
     Raises:
-        ValueError: if there is no such share.
+        StoppedError: if a signal ended the work; the same call goes on.
+        ValueError: if a finished cell was trained on other data than there is now.
     """
-    if share is None:
-        return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-    index, total = map(int, share.split("/"))
-    if index >= total:
-        raise ValueError(f"share={share}: allowed are 0/{total} to {total - 1}/{total}")
-    return index, total
-
-
-def run_cells(cells: Sequence[Cell], share: tuple[int, int], ranks: Ranks, *, test: bool) -> None:
-    """Run this process's share of the cells."""
-    index, total = share
-    for number, cell in enumerate(cells):
-        if number % total == index:
-            print(f"cell {number + 1}/{len(cells)}: {cell.title}", file=sys.stderr)
-            run_cell(cell, ranks, test=test)
-
-
-def wait_for_cells(cells: Sequence[Cell], *, test: bool) -> list[dict[str, Any]]:
-    """What is known of all cells, once the other shares have run theirs.
-
-    Which cells it waits for is said on stderr, every few minutes.
-    """
-    said = -math.inf
-    while missing := list(_unfinished(cells, test=test)):
-        if time.monotonic() - said > SECONDS_BETWEEN_WORDS:
-            said = time.monotonic()
-            names = ", ".join(cell.title for cell in missing[:3]) + ", ..." * (len(missing) > 3)
-            print(
-                f"waiting for {len(missing)} cells of other shares ({names}); a share that has "
-                "ended is started again by its own command",
-                file=sys.stderr,
-            )
-        time.sleep(SECONDS_BETWEEN_LOOKS)
+    waiting = []
+    for cell in cells:
+        if is_finished(read_cell(cell), test=test):
+            check_same_data(cell.config, load_tasks(cell.config.data).content_hash)
+        else:
+            waiting.append(cell)
+    if waiting:
+        engines.run_jobs(
+            _run_job,
+            [CellJob(cell, test) for cell in waiting],
+            titles=[cell.title for cell in waiting],
+            workers=where.workers,
+            cluster=where.cluster,
+            address=where.address,
+            description=description,
+        )
     found = [read_cell(cell) for cell in cells]
     return [entry for entry in found if entry is not None]
 
 
-def _unfinished(cells: Sequence[Cell], *, test: bool) -> Iterator[Cell]:
-    for cell in cells:
-        found = read_cell(cell)
-        if found is None or (test and found["test"] is None and not found["failure"]):
-            yield cell
+def check_no_ranks(command: str) -> None:
+    """Refuse to run under torchrun, whose processes would all do the same.
+
+    Raises:
+        ValueError: naming what to use instead.
+    """
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise ValueError(
+            f"{command} is started once, without torchrun: workers=auto takes every GPU of this "
+            "machine, cluster=ray those of several"
+        )
+
+
+def plan_comparison(composer: Composer, arms: Mapping[str, Any] | None = None) -> Plan:
+    """Plan the comparison that a composed configuration describes.
+
+    Args:
+        composer: of ``configs/compare.yaml``.
+        arms: in place of the configuration's: the keys that each arm declares, by its name.
+
+    Raises:
+        ValueError: if the arms are no comparison, or differ in what none of them declares.
+    """
+    check_no_ranks("compare")
+    values = composer.values()
+    own = {key: values[key] for key in (*OWN_KEYS, "run_dir")}
+    own |= {key: own[key] or {} for key in ("arms", "grid")}
+    if arms is not None:
+        own["arms"] = dict(arms)
+    else:
+        check_arm_files(composer.overrides)
+    if own["seeds"] is None:
+        own["seeds"] = [values["seed"]]
+    options: CompareOptions = validate(CompareOptions, own)
+    if len(options.arms) < 2:
+        raise ValueError(f"arms={list(options.arms)}: a comparison needs at least two")
+    return Plan(options, composer)

@@ -43,11 +43,15 @@ class Composer:
     Args:
         name: of the file of ``configs/``.
         overrides: ``key=value``, as on the command line.
+        changes: values by key that hold in every call of :meth:`values`.
     """
 
-    def __init__(self, name: str, overrides: Sequence[str]) -> None:
+    def __init__(
+        self, name: str, overrides: Sequence[str], changes: Mapping[str, Any] | None = None
+    ) -> None:
         self.name = name
         self.overrides = [_quote_value(_quote_ids(override)) for override in overrides]
+        self.changes = flatten_groups(changes or {})
         self._composed: dict[tuple[str, ...], Composed] = {}
 
     def values(self, changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -56,7 +60,7 @@ class Composer:
         Raises:
             ValueError: one line that names the override or the key, and what is allowed.
         """
-        changes = flatten_groups(changes or {})
+        changes = {**self.changes, **flatten_groups(changes or {})}
         groups = {
             key: choice
             for key, choice in changes.items()

@@ -1,6 +1,7 @@
 """What came of a comparison: comparison.json, tables, a page and pictures."""
 
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,14 @@ from eval.score import Score
 from eval.tables import format_markdown, format_text
 from hrm_deeploop.alignment import LOG_PREFIX
 from hrm_deeploop.runs.cells import DIVERGED, NOT_LEARNING, TRAINED
-from hrm_deeploop.runs.comparison import Plan
+from hrm_deeploop.runs.comparison import Plan, run_cells
 from hrm_deeploop.runs.directory import METRICS_FILE
 from hrm_deeploop.runs.metrics import read_metrics
 
 COMPARISON_FILE, MARKDOWN_FILE, HTML_FILE = "comparison.json", "comparison.md", "comparison.html"
+log = logging.getLogger(__name__)
 LADDER_PLOT, CURVES_PLOT = "ladder.png", "curves.png"
+FILES = (COMPARISON_FILE, MARKDOWN_FILE, HTML_FILE, LADDER_PLOT, CURVES_PLOT)
 
 
 def summarize(
@@ -164,8 +167,8 @@ def _mean_ladder(ladders: Sequence[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def write_comparison(summary: dict[str, Any], report_dir: Path) -> str:
-    """Write comparison.json, .md, .html and both pictures; returns the tables as text."""
+def write_comparison(summary: dict[str, Any], report_dir: Path) -> None:
+    """Write comparison.json, .md, .html and both pictures."""
     report_dir.mkdir(parents=True, exist_ok=True)
     text = json.dumps(summary, indent=2) + "\n"
     (report_dir / COMPARISON_FILE).write_text(text, encoding="utf-8")
@@ -187,9 +190,38 @@ def write_comparison(summary: dict[str, Any], report_dir: Path) -> str:
     markdown = f"{format_markdown(tables.values())}\n```\n{difference}\n```\n"
     (report_dir / MARKDOWN_FILE).write_text(markdown, encoding="utf-8")
     write_html(tables.values(), difference, pictures, report_dir.name, report_dir / HTML_FILE)
+
+
+def format_comparison(summary: dict[str, Any]) -> str:
+    """Write the difference of the configurations, all tables and all warnings as text."""
     warnings = [
         f"warning: {name}: {warning}"
-        for name, ladder in ladders.items()
-        for warning in ladder["warnings"]
+        for name, arm in summary["arms"].items()
+        if arm["ladder"]
+        for warning in arm["ladder"]["warnings"]
     ]
-    return "\n".join([difference, "", format_text(tables.values()), *warnings])
+    difference = format_difference(summary["config_difference"])
+    return "\n".join([difference, "", format_text(comparison_tables(summary).values()), *warnings])
+
+
+def run_comparison(plan: Plan) -> dict[str, Any]:
+    """Run the cells of a plan that are not finished, and write the report; returns the summary.
+
+    Raises:
+        StoppedError: if a signal ended the work; the same call goes on.
+    """
+    where = plan.options
+    grid = run_cells(plan.grid_cells(), test=False, where=where, description="grid")
+    chosen = plan.choose()
+    final = run_cells(plan.final_cells(chosen), test=True, where=where, description="compare")
+    summary = summarize(plan, chosen, grid, final)
+    unmeasured = [name for name, arm in summary["arms"].items() if not arm["alignment"]]
+    every = plan.first_cell.config.alignment.every
+    if every and unmeasured:
+        log.warning(
+            "alignment.every=%d: finished cells of %s have no measurements and are not run again",
+            every,
+            ", ".join(unmeasured),
+        )
+    write_comparison(summary, Path(plan.options.report_dir))
+    return summary

@@ -11,26 +11,40 @@ training, its exponent gamma over depths at each p, and p* = (1 + gamma) / 4, wh
 the boundary. Finished cells are read.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
+import torch
 from pydantic import Field
 
-from eval.tables import Table
+from eval.plots import plot_sweep
+from eval.tables import Table, format_markdown
 from hrm_deeploop.alignment import LOG_PREFIX, fit_exponent
-from hrm_deeploop.config import StrictConfig
+from hrm_deeploop.runs.build import build_network
 from hrm_deeploop.runs.cells import TRAINED
+from hrm_deeploop.runs.comparison import (
+    WORKPLACE_KEYS,
+    CompareOptions,
+    Plan,
+    Workplace,
+    check_distinct,
+    check_no_ranks,
+    run_cells,
+)
+from hrm_deeploop.runs.compose import Composer
+from hrm_deeploop.runs.config import validate
 from hrm_deeploop.runs.directory import METRICS_FILE
 from hrm_deeploop.runs.evaluation import Count
 from hrm_deeploop.runs.metrics import read_metrics
 
-SWEEP_FILE, MARKDOWN_FILE, PLOT_FILE = "sweep.json", "sweep.md", "sweep.png"
-OWN_KEYS = ("exponents", "which", "other", "depths", "seeds", "share")
+FILES = SWEEP_FILE, MARKDOWN_FILE, PLOT_FILE = "sweep.json", "sweep.md", "sweep.png"
+OWN_KEYS = ("exponents", "which", "other", "depths", "seeds", *WORKPLACE_KEYS)
 
 
-class SweepOptions(StrictConfig):
+class SweepOptions(Workplace):
     """Keys of ``configs/sweep.yaml`` beside those of a run."""
 
     exponents: Annotated[
@@ -40,7 +54,6 @@ class SweepOptions(StrictConfig):
     other: float = Field(ge=0, le=4)
     depths: Annotated[tuple[Count, ...], Field(strict=False, min_length=1)]
     seeds: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(strict=False, min_length=1)]
-    share: str | None = Field(pattern=r"^\d+/[1-9]\d*$")
     run_dir: str = Field(min_length=1)
 
 
@@ -202,3 +215,59 @@ def sweep_tables(sweep: Mapping[str, Any]) -> dict[str, Table]:
             },
         )
     return tables
+
+
+def plan_sweep(composer: Composer) -> tuple[SweepOptions, str, Plan]:
+    """Plan the sweep that ``configs/sweep.yaml`` describes: its options, what a depth is, cells.
+
+    Raises:
+        ValueError: if a value is given twice, or the model does not have the module.
+    """
+    check_no_ranks("sweep")
+    values = composer.values()
+    own = {key: values[key] for key in (*OWN_KEYS, "run_dir")}
+    own["seeds"] = own["seeds"] or [values["seed"]]
+    model = values["model"]
+    depth_key = DEPTH_KEYS.get(str(model.get("name")), "L_cycles")
+    own["depths"] = own["depths"] or [model[depth_key]]
+    if isinstance(own["exponents"], list):  # 0 is an integer to Hydra
+        own["exponents"] = [float(p) if isinstance(p, int) else p for p in own["exponents"]]
+    options: SweepOptions = validate(SweepOptions, own)
+    if model.get("name") == "looped" and options.which != "both":
+        raise ValueError(f"which={options.which}: a looped model has one loop; allowed is both")
+    for key in ("exponents", "depths", "seeds"):
+        check_distinct(key, getattr(options, key))
+    compared = CompareOptions(
+        arms=sweep_arms(options, depth_key),
+        baseline=None,
+        seeds=options.seeds,
+        grid={},
+        budget="steps",
+        run_dir=options.run_dir,
+        report_dir=options.run_dir,
+        **{key: getattr(options, key) for key in WORKPLACE_KEYS},
+    )
+    return options, depth_key, Plan(compared, composer, own_keys=OWN_KEYS)
+
+
+def run_sweep(options: SweepOptions, depth_key: str, plan: Plan) -> dict[str, Any]:
+    """Run the cells that are not finished, and write sweep.json, sweep.md and sweep.png.
+
+    Raises:
+        StoppedError: if a signal ended the work; the same call goes on.
+    """
+    cells = plan.final_cells(plan.choose())
+    found = run_cells(cells, test=False, where=plan.options, description="sweep")
+    module, first = REVISITED[depth_key], options.exponents[0]
+    rounds = {}
+    for depth in options.depths:
+        config = plan.cell(_arm_name(first, depth), {}, options.seeds[0]).config
+        rounds[depth] = build_network(config, torch.device("meta")).visits[module].rounds
+    rows = summarize(options, found, rounds, module)
+    sweep = {"which": options.which, "other": options.other, "depth_key": depth_key, "rows": rows}
+    run_dir = Path(options.run_dir)
+    (run_dir / SWEEP_FILE).write_text(json.dumps(sweep, indent=2) + "\n", encoding="utf-8")
+    text = format_markdown(sweep_tables(sweep).values())
+    (run_dir / MARKDOWN_FILE).write_text(text, encoding="utf-8")
+    plot_sweep(rows, find_boundaries(rows), depth_key, run_dir / PLOT_FILE)
+    return sweep
