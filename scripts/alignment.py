@@ -1,9 +1,9 @@
 """Visit alignment kappa of checkpoints, on training batches, and the exponent that it predicts.
 
-python scripts/alignment.py run=runs/arc1-mini-deeploop-seed0
-python scripts/alignment.py run=runs/arc1-mini-deeploop-seed0 checkpoint=all
-python scripts/alignment.py run=[runs/L2,runs/L4,runs/L8]     # gamma over L_cycles, and p*
-python scripts/alignment.py run=[runs/compare2,runs/compare6] arm=deeploop   # runs of comparisons
+hrm-deeploop alignment run=runs/arc1-mini-deeploop-seed0
+hrm-deeploop alignment run=runs/arc1-mini-deeploop-seed0 checkpoint=all
+hrm-deeploop alignment run=[runs/L2,runs/L4,runs/L8]     # gamma over L_cycles, and p*
+hrm-deeploop alignment run=[runs/compare2,runs/compare6] arm=deeploop   # runs of comparisons
 
 kappa = 1: the visits of a shared sublayer are unrelated; kappa = R: all push the same way, equally
 strongly. The cosine between visits' gradients tells the direction apart from the strength. Over
@@ -29,6 +29,8 @@ from hrm_deeploop.runs.compose import compose_config
 from hrm_deeploop.runs.config import load_config, to_yaml, validate
 from hrm_deeploop.runs.directory import CHECKPOINTS, find_checkpoint
 from scripts import cli
+
+KEYS_OF = ["alignment"]
 
 
 def main(overrides: list[str]) -> dict[str, Any]:
@@ -73,4 +75,4 @@ def main(overrides: list[str]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    cli.launch(main, "alignment", __doc__, keys_of=["alignment"])
+    cli.launch(main, "alignment", __doc__, keys_of=KEYS_OF)

@@ -1,8 +1,8 @@
 """Benchmarks; the last line of each is one JSON object.
 
-python scripts/bench.py train     training and evaluation speed as ratios within the run
-python scripts/bench.py data      training batches: examples per CPU second on one core
-python scripts/bench.py eval      the vote on 419,000 predictions, and halting=act against fixed
+hrm-deeploop bench train     training and evaluation speed as ratios within the run
+hrm-deeploop bench data      training batches: examples per CPU second on one core
+hrm-deeploop bench eval      the vote on 419,000 predictions, and halting=act against fixed
 """
 
 import json
@@ -13,6 +13,8 @@ from scripts import cli
 from scripts.benchmarks.data import bench_data
 from scripts.benchmarks.evaluation import bench_evaluation
 from scripts.benchmarks.training import bench_training
+
+KEYS_OF = []
 
 BENCHMARKS: dict[str, Callable[[], dict[str, Any]]] = {
     "train": bench_training,
@@ -31,4 +33,4 @@ def main(arguments: list[str]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    cli.launch(main, "bench", __doc__, keys_of=[])
+    cli.launch(main, "bench", __doc__, keys_of=KEYS_OF)

@@ -5,21 +5,26 @@ stdout; with ``output=json`` stdout is one JSON object and nothing else. A user'
 line and exits with 2.
 """
 
+import difflib
 import io
 import json
+import logging
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from tqdm import tqdm
+
 from hrm_deeploop.runs.compose import CONFIG_DIR, config_groups
+from hrm_deeploop.runs.engines import StoppedError
 
 TRACEBACK_VARIABLE = "HRM_DEEPLOOP_TRACEBACK"
 USER_ERROR, OUT_OF_MEMORY, INTERRUPTED = 2, 3, 130
 LESS_MEMORY = "less is needed with a smaller micro_batch_size (train) or batch_size (evaluate)"
 
 HELP = """
-Usage: python scripts/{name}.py [key=value ...]
+Usage: hrm-deeploop {name} [key=value ...]
 
 Groups choose a file of configs/:
 {groups}
@@ -30,7 +35,12 @@ A mistake is one line; {traceback}=1 shows where it was found.
 
 
 def launch(
-    main: Callable[[list[str]], dict[str, Any]], name: str, doc: str | None, keys_of: Sequence[str]
+    main: Callable[[list[str]], dict[str, Any]],
+    name: str,
+    doc: str | None,
+    *,
+    keys_of: Sequence[str],
+    arguments: Sequence[str] | None = None,
 ) -> None:
     """Run ``main`` with the command line's overrides and exit with its status.
 
@@ -38,10 +48,11 @@ def launch(
     ``output`` and, if it is not 0, ``exit_status``, which are taken out. ``keys_of`` are the files
     of configs/ that hold the script's keys, for ``--help``.
     """
-    overrides = sys.argv[1:]
+    overrides = list(sys.argv[1:] if arguments is None else arguments)
     for stream in (sys.stdout, sys.stderr):  # ids and names of files may hold any character
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+    say_on_stderr()
     try:
         if any(argument in ("-h", "--help") for argument in overrides):
             print((doc or "").strip() + "\n" + _help(name, keys_of))
@@ -67,9 +78,35 @@ def launch(
         text = str(error).split(". ")[0]
         print(f"{name}: {text}; {LESS_MEMORY}", file=sys.stderr)
         sys.exit(OUT_OF_MEMORY)
+    except StoppedError as stopped:
+        print("stopped; the same command goes on", file=sys.stderr)
+        sys.exit(128 + stopped.number)
     except KeyboardInterrupt:
         print(f"{name}: interrupted", file=sys.stderr)
         sys.exit(INTERRUPTED)
+
+
+class _BesideBars(logging.Handler):
+    """Writes lines to stderr without tearing a progress bar."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        tqdm.write(self.format(record), file=sys.stderr)
+
+
+def say_on_stderr() -> None:
+    """Show what the library logs, from INFO on, as plain lines."""
+    logger = logging.getLogger()
+    if not any(isinstance(handler, _BesideBars) for handler in logger.handlers):
+        logger.addHandler(_BesideBars())
+    for package in ("arc_data", "hrm_deeploop", "eval"):
+        logging.getLogger(package).setLevel(logging.INFO)
+
+
+def unknown_name(name: str, known: Iterable[str]) -> str:
+    """Say that a name is not known, which is near it, and which there are."""
+    near = difflib.get_close_matches(name, known, n=1)
+    hint = f"did you mean {near[0]}? " if near else ""
+    return f"{name}: there is no such command; {hint}allowed: {', '.join(known)}"
 
 
 def take_output(values: dict[str, Any]) -> str:

@@ -19,6 +19,8 @@ from hrm_deeploop.runs.config import to_yaml
 from hrm_deeploop.runs.report import FILES, format_comparison, run_comparison
 from scripts import cli
 
+KEYS_OF = ["compare", "train"]
+
 
 def main(overrides: list[str]) -> dict[str, Any]:
     composer = Composer("compare", overrides)
@@ -36,4 +38,4 @@ def main(overrides: list[str]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    cli.launch(main, "compare", __doc__, keys_of=["compare", "train"])
+    cli.launch(main, "compare", __doc__, keys_of=KEYS_OF)

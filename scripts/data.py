@@ -1,10 +1,10 @@
 """Look at and check data.
 
-python scripts/data.py validate PATH [PATH ...]     all problems of folders or files; exit 1
-python scripts/data.py leaks data=arc1              held-out pairs that would train, and repeats
-python scripts/data.py stats data=arc1 data.canvas=15
-python scripts/data.py show 0d3d703e                a task in the terminal
-python scripts/data.py show 0d3d703e puzzle=3 save=task.png
+hrm-deeploop data validate PATH [PATH ...]     all problems of folders or files; exit 1
+hrm-deeploop data leaks data=arc1              held-out pairs that would train, and repeats
+hrm-deeploop data stats data=arc1 data.canvas=15
+hrm-deeploop data show 0d3d703e                a task in the terminal
+hrm-deeploop data show 0d3d703e puzzle=3 save=task.png
 """
 
 from pathlib import Path
@@ -21,6 +21,8 @@ from hrm_deeploop.runs.datasets import (
     validate_paths,
 )
 from scripts import cli
+
+KEYS_OF = ["data_command", "data/_base"]
 
 
 def main(arguments: list[str]) -> dict[str, Any]:
@@ -54,4 +56,4 @@ def main(arguments: list[str]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    cli.launch(main, "data", __doc__, keys_of=["data_command", "data/_base"])
+    cli.launch(main, "data", __doc__, keys_of=KEYS_OF)

@@ -1,7 +1,7 @@
 """Say what a run is before it is paid for: visits, gains, parameters, puzzles, steps.
 
-python scripts/describe.py experiment=arc1 ranks=8
-python scripts/describe.py experiment=arc1 scaling=deepnorm output=json
+hrm-deeploop describe experiment=arc1 ranks=8
+hrm-deeploop describe experiment=arc1 scaling=deepnorm output=json
 """
 
 from typing import Any
@@ -11,6 +11,8 @@ from hrm_deeploop.runs.config import RunConfig, to_yaml, validate
 from hrm_deeploop.runs.costs import describe, format_description
 from hrm_deeploop.trainer import check_micro_batch
 from scripts import cli
+
+KEYS_OF = ["describe", "train"]
 
 
 def main(overrides: list[str]) -> dict[str, Any]:
@@ -32,4 +34,4 @@ def main(overrides: list[str]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    cli.launch(main, "describe", __doc__, keys_of=["describe", "train"])
+    cli.launch(main, "describe", __doc__, keys_of=KEYS_OF)

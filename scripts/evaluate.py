@@ -1,8 +1,8 @@
 """Predict the evaluated tasks of a run under augmentations, vote, score, submit, report.
 
-python scripts/evaluate.py run=runs/arc1-mini-deeploop-seed0
-python scripts/evaluate.py run=runs/arc1-mini-deeploop-seed0 votes=16 halting=act segments=[1]
-torchrun --nproc-per-node 2 scripts/evaluate.py run=runs/arc1-mini-deeploop-seed0
+hrm-deeploop evaluate run=runs/arc1-mini-deeploop-seed0
+hrm-deeploop evaluate run=runs/arc1-mini-deeploop-seed0 votes=16 halting=act segments=[1]
+torchrun --nproc-per-node 2 -m scripts.evaluate run=runs/arc1-mini-deeploop-seed0
 
 Interrupted, the same command goes on; finished, it votes again from predictions.npz.
 """
@@ -21,6 +21,8 @@ from hrm_deeploop.runs.config import NewPuzzles, load_config, to_yaml, validate
 from hrm_deeploop.runs.directory import find_checkpoint
 from hrm_deeploop.runs.evaluation import Choices, Count, Evaluation
 from scripts import cli
+
+KEYS_OF = ["evaluate"]
 
 
 class EvaluateOptions(Choices):
@@ -72,4 +74,4 @@ def main(overrides: list[str]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    cli.launch(main, "evaluate", __doc__, keys_of=["evaluate"])
+    cli.launch(main, "evaluate", __doc__, keys_of=KEYS_OF)

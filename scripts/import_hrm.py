@@ -1,7 +1,7 @@
 """Turn a checkpoint of the released HRM code into a run directory that evaluate.py accepts.
 
-python scripts/import_hrm.py checkpoint=DIR/step_N identifiers=DIR/identifiers.json run_dir=runs/hrm
-python scripts/evaluate.py run=runs/hrm
+hrm-deeploop import_hrm checkpoint=DIR/step_N identifiers=DIR/identifiers.json run_dir=runs/hrm
+hrm-deeploop evaluate run=runs/hrm
 
 Rows of the puzzle table are matched to puzzles by name, whatever their order; tasks that the
 checkpoint does not know start with zero rows, and how many puzzles it covers is said.
@@ -14,6 +14,8 @@ from hrm_deeploop.runs.compose import compose_config
 from hrm_deeploop.runs.config import to_yaml, validate
 from hrm_deeploop.runs.import_hrm import ImportOptions, import_hrm
 from scripts import cli
+
+KEYS_OF = ["import_hrm", "data/_base"]
 
 
 def main(overrides: list[str]) -> dict[str, Any]:
@@ -33,4 +35,4 @@ def main(overrides: list[str]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    cli.launch(main, "import_hrm", __doc__, keys_of=["import_hrm", "data/_base"])
+    cli.launch(main, "import_hrm", __doc__, keys_of=KEYS_OF)

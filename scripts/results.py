@@ -1,7 +1,7 @@
 """Fill in the tables of a page from raw rows, which it takes from runs.
 
-python scripts/results.py                        # docs/results.md from docs/results/*.json
-python scripts/results.py runs=runs/results      # first take new rows of these runs
+hrm-deeploop results                        # docs/results.md from docs/results/*.json
+hrm-deeploop results runs=runs/results      # first take new rows of these runs
 
 A table of the page stands between two comments, and names its rows and which tables of them:
 
@@ -30,6 +30,8 @@ from hrm_deeploop.runs.results_page import (
     take_rows,
 )
 from scripts import cli
+
+KEYS_OF = ["results"]
 
 
 def main(overrides: list[str]) -> dict[str, Any]:
@@ -65,4 +67,4 @@ def main(overrides: list[str]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    cli.launch(main, "results", __doc__, keys_of=["results"])
+    cli.launch(main, "results", __doc__, keys_of=KEYS_OF)

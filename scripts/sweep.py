@@ -19,6 +19,8 @@ from hrm_deeploop.runs.config import to_yaml
 from hrm_deeploop.runs.sweep import FILES, plan_sweep, run_sweep, sweep_tables
 from scripts import cli
 
+KEYS_OF = ["sweep", "train"]
+
 
 def main(overrides: list[str]) -> dict[str, Any]:
     composer = Composer("sweep", overrides)
@@ -36,4 +38,4 @@ def main(overrides: list[str]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    cli.launch(main, "sweep", __doc__, keys_of=["sweep", "train"])
+    cli.launch(main, "sweep", __doc__, keys_of=KEYS_OF)

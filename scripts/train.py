@@ -1,9 +1,9 @@
 """Train one run; its configuration, metrics and checkpoints land in run_dir.
 
-python scripts/train.py experiment=mini
-python scripts/train.py experiment=mini scaling=vanilla seed=1
-python scripts/train.py experiment=mini resume=auto
-torchrun --nproc-per-node 8 scripts/train.py experiment=arc1
+hrm-deeploop train experiment=mini
+hrm-deeploop train experiment=mini scaling=vanilla seed=1
+hrm-deeploop train experiment=mini resume=auto
+torchrun --nproc-per-node 8 -m scripts.train experiment=arc1
 
 SIGINT and SIGTERM finish the step, save and exit with 130 and 143.
 """
@@ -17,6 +17,8 @@ from hrm_deeploop.runs.compose import compose_config
 from hrm_deeploop.runs.config import RunConfig, to_yaml, validate
 from hrm_deeploop.runs.training import train_run
 from scripts import cli
+
+KEYS_OF = ["train"]
 
 
 def main(overrides: list[str]) -> dict[str, Any]:
@@ -40,4 +42,4 @@ def main(overrides: list[str]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    cli.launch(main, "train", __doc__, keys_of=["train"])
+    cli.launch(main, "train", __doc__, keys_of=KEYS_OF)

@@ -1,9 +1,9 @@
 """Vote and score from files, without a model.
 
-python scripts/vote.py predictions=runs/mini/eval/step_00001500/predictions.npz
-python scripts/vote.py predictions=[A/predictions.npz,B/predictions.npz] pool=true out=ensemble
-python scripts/vote.py submission=runs/mini/eval/step_00001500/submission.json
-python scripts/vote.py submission=submission.json data=arc1
+hrm-deeploop vote predictions=runs/mini/eval/step_00001500/predictions.npz
+hrm-deeploop vote predictions=[A/predictions.npz,B/predictions.npz] pool=true out=ensemble
+hrm-deeploop vote submission=runs/mini/eval/step_00001500/submission.json
+hrm-deeploop vote submission=submission.json data=arc1
 """
 
 from pathlib import Path
@@ -16,6 +16,8 @@ from hrm_deeploop.runs.compose import compose_config
 from hrm_deeploop.runs.config import to_yaml, validate
 from hrm_deeploop.runs.revote import VoteOptions, score_file, vote
 from scripts import cli
+
+KEYS_OF = ["vote"]
 
 
 def main(overrides: list[str]) -> dict[str, Any]:
@@ -42,4 +44,4 @@ def main(overrides: list[str]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    cli.launch(main, "vote", __doc__, keys_of=["vote"])
+    cli.launch(main, "vote", __doc__, keys_of=KEYS_OF)

@@ -5,6 +5,7 @@ config.yaml  manifest.json  metrics.jsonl  checkpoints/step_00001200/  eval/step
 
 import errno
 import json
+import logging
 import os
 import shlex
 import subprocess
@@ -26,6 +27,8 @@ from hrm_deeploop.runs.config import (
 )
 from hrm_deeploop.runs.data import Data
 from hrm_deeploop.runs.metrics import read_metrics
+
+log = logging.getLogger(__name__)
 
 CHECKPOINTS = "checkpoints"
 METRICS_FILE = "metrics.jsonl"
@@ -93,9 +96,7 @@ def lock_run(run_dir: Path) -> FileLock | None:
     except OSError as error:
         if error.errno not in NO_LOCKS:
             raise
-        print(
-            f"train: {run_dir} can't be locked: let no other process train there", file=sys.stderr
-        )
+        log.warning("train: %s can't be locked: let no other process train there", run_dir)
         return None
     return lock
 

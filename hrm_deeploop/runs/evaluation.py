@@ -1,6 +1,6 @@
 """One evaluation of a checkpoint: what is asked, what decides the answers, and the files."""
 
-import sys
+import logging
 from dataclasses import replace
 from functools import cached_property
 from hashlib import sha256
@@ -25,6 +25,8 @@ from hrm_deeploop.runs.config import RunConfig, without_later_keys
 from hrm_deeploop.runs.data import Data, load_data
 from hrm_deeploop.runs.predict import Halting, Predictor, PuzzleIds, change_puzzle_ids, predict
 from hrm_deeploop.runs.progress import show_progress
+
+log = logging.getLogger(__name__)
 
 EVALUATIONS = "eval"
 Count = Annotated[int, Field(ge=1)]
@@ -171,11 +173,11 @@ class Evaluation:
         ranks = self.ranks
         if ranks.any(ranks.is_main and self._finished() is not None):
             if ranks.is_main:
-                print(f"{self.path}: complete, not predicted again", file=sys.stderr)
+                log.warning("%s: complete, not predicted again", self.path)
             return None
         parts = Shards(self.path, self.about["key"], rank=ranks.rank)
         if ranks.is_main and parts.open():
-            print(f"{parts.folder}: of other weights or choices, begun anew", file=sys.stderr)
+            log.warning("%s: of other weights or choices, begun anew", parts.folder)
         ranks.barrier()
         answered = parts.answered(len(self.questions))
         ranks.barrier()  # everybody has looked before anybody writes
@@ -195,10 +197,10 @@ class Evaluation:
         try:
             found = load_predictions(self.path)
         except ValueError as error:
-            print(f"{error}; predicting anew", file=sys.stderr)
+            log.warning("%s; predicting anew", error)
             return None
         if found.about.get("key") != self.about["key"]:
-            print(f"{self.path}: of other weights or choices, predicting anew", file=sys.stderr)
+            log.warning("%s: of other weights or choices, predicting anew", self.path)
             return None
         return found
 

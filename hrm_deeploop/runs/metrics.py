@@ -1,8 +1,8 @@
 """Where a run's numbers go: ``metrics.jsonl`` always, Weights & Biases when asked for."""
 
 import json
+import logging
 import os
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from netrc import NetrcParseError, netrc
@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 LoggerName = Literal["none", "wandb"]
+log = logging.getLogger(__name__)
+
 WANDB_HOST = "api.wandb.ai"
 
 
@@ -23,7 +25,7 @@ class MetricsLog:
         self._wandb_run = wandb_run
         path.parent.mkdir(parents=True, exist_ok=True)
         if resumed_step and not path.is_file():
-            print(f"{path}: is gone; the log goes on from step {resumed_step}", file=sys.stderr)
+            log.warning("%s: is gone; the log goes on from step %s", path, resumed_step)
         kept = [row for row in read_metrics(path) if row["step"] <= resumed_step]
         partial = path.with_name(path.name + ".partial")
         partial.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")

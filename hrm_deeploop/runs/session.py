@@ -1,6 +1,6 @@
 """One training in progress: a trainer with its data, fresh or from the newest usable checkpoint."""
 
-import sys
+import logging
 from functools import cached_property
 from pathlib import Path
 
@@ -29,6 +29,8 @@ from hrm_deeploop.runs.predict import Predictor
 from hrm_deeploop.runs.validation import validate_network
 from hrm_deeploop.trainer import Trainer
 
+log = logging.getLogger(__name__)
+
 
 class Session:
     """What ``train`` drives: draws, the trainer, validation and checkpoints of one run.
@@ -47,7 +49,7 @@ class Session:
                 self._build(load_data(config, checkpoint), checkpoint)
                 break
             except DamagedCheckpointError as error:
-                print(f"train: {error}; trying the checkpoint before it", file=sys.stderr)
+                log.warning("train: %s; trying the checkpoint before it", error)
         else:
             if candidates:
                 raise ValueError(f"run_dir={config.run_dir}: none of its checkpoints can be read")
