@@ -17,7 +17,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
-from logging import LogRecord, getLogger
+from logging import LogRecord
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -35,8 +35,6 @@ VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 CPU_QUOTA = Path("/sys/fs/cgroup/cpu.max")
 LOOK_EVERY = 0.2  # seconds, for signals
 GOODBYE = 60.0  # seconds that an idle worker may take to end
-
-log = getLogger(__name__)
 
 
 def num_cores() -> int:
@@ -210,9 +208,7 @@ class _Crew:
         if isinstance(message, worker.Stopped):
             self._stop(message.number)
             return
-        error = pickle.loads(message.error)
-        error.add_note(f"in the worker that ran {self._titles[job]}:\n{message.traceback}")
-        self._fail(error)
+        self._fail(message.unpack(self._titles[job]))
 
     def _bury(self, found: _Process) -> None:
         """Say which job a dead worker ran and how it ended."""

@@ -5,15 +5,16 @@ what it had saved. To stop, tasks that wait are cancelled, and Ray simulates a S
 run: it reaches the job's own handler once. (Ray blocks a terminal's SIGINT in its processes.)
 """
 
+import io
 import os
 import pickle
 import signal
 import sys
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from functools import partial
-from logging import ERROR, LogRecord
+from logging import ERROR, LogRecord, getLogger
 from pathlib import Path
 from threading import current_thread, main_thread
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -22,7 +23,7 @@ import cloudpickle
 
 from hrm_deeploop.fit import StopSignals
 from hrm_deeploop.runs.engines.display import Display
-from hrm_deeploop.runs.engines.jobs import Progress, Report, StoppedError, Throttle
+from hrm_deeploop.runs.engines.jobs import FailedError, Progress, Report, StoppedError, Throttle
 from hrm_deeploop.runs.engines.processes import num_cores, thread_variables
 from hrm_deeploop.runs.engines.records import forward_logs, log_levels
 
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 MAX_RETRIES = 3  # of a job, after a worker or a machine died under it
 LOOK_EVERY = 0.5  # seconds
 OBJECT_STORE = 100 * 2**20  # bytes; jobs and results are small
+
+log = getLogger(__name__)
 
 
 class Started(NamedTuple):
@@ -72,6 +75,7 @@ def perform(payload: bytes, number: int, board: Any, surroundings: Surroundings)
 
     Raises:
         ValueError: if this machine does not have the directory.
+        FailedError: if the job failed.
     """
     host = os.uname().nodename
     if not Path(surroundings.directory).is_dir():
@@ -83,8 +87,14 @@ def perform(payload: bytes, number: int, board: Any, surroundings: Surroundings)
     tell = partial(board.tell.remote, number)
     tell(Started(host))
     with forward_logs(surroundings.levels, tell):
-        function, job = pickle.loads(payload)
-        return cloudpickle.dumps(function(job, Throttle(tell, LOOK_EVERY)))
+        try:
+            function, job = pickle.loads(payload)
+            return cloudpickle.dumps(function(job, Throttle(tell, LOOK_EVERY)))
+        except StoppedError:
+            raise
+        except Exception as error:
+            # Ray's own pickle would make another class of one that can't be imported.
+            raise FailedError.of(error) from error
 
 
 @contextmanager
@@ -118,13 +128,25 @@ def connected(address: str | None, num_cpus: int | None) -> Iterator[None]:
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         # "local" starts a cluster even where one is running; None would take that one.
-        ray.init(address or "local", log_to_driver=False, logging_level=ERROR, **local)
-        yield
+        # Ray tells of dead workers on stdout, which belongs to results.
+        with redirect_stdout(_ToLog()):
+            ray.init(address or "local", log_to_driver=False, logging_level=ERROR, **local)
+            yield
     finally:
         ray.shutdown()
         if is_main:
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+
+class _ToLog(io.TextIOBase):
+    """Logs what is written to it."""
+
+    def write(self, text: str) -> int:
+        """Log a text."""
+        if text.strip():
+            log.debug("ray: %s", text.strip())
+        return len(text)
 
 
 class _Tasks:
@@ -241,7 +263,7 @@ class _Tasks:
         except TaskCancelledError:
             self._stop(signal.SIGINT)
         except (WorkerCrashedError, NodeDiedError, OutOfMemoryError) as error:
-            reason = str(error).strip().partition("\n")[0]
+            reason = str(error).strip().partition("\n")[0].rstrip(".")
             message = (
                 f"a worker ended while it ran {self._titles[job]}, {MAX_RETRIES + 1} times "
                 f"({reason}); the same command goes on"
@@ -251,9 +273,10 @@ class _Tasks:
             if isinstance(error.cause, StoppedError):
                 self._go_on_elsewhere(job, error.cause.number)
                 return
-            cause = error.cause if isinstance(error.cause, Exception) else RuntimeError(str(error))
-            cause.add_note(f"in the task that ran {self._titles[job]}:\n{error.traceback_str}")
-            self._fail(cause)
+            if isinstance(error.cause, FailedError):
+                self._fail(error.cause.unpack(self._titles[job]))
+            else:
+                self._fail(error.cause if isinstance(error.cause, ValueError) else error)
         else:
             self._display.start(job)
             self._display.end(job)

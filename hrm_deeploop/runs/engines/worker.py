@@ -14,7 +14,6 @@ import os
 import pickle
 import signal
 import threading
-import traceback
 from collections.abc import Mapping
 from logging import LogRecord
 from multiprocessing.connection import Connection
@@ -24,7 +23,7 @@ from typing import NamedTuple
 
 import cloudpickle
 
-from hrm_deeploop.runs.engines.jobs import Progress, StoppedError, Throttle
+from hrm_deeploop.runs.engines.jobs import FailedError, Progress, StoppedError, Throttle
 from hrm_deeploop.runs.engines.records import forward_logs
 
 BLOCKED = frozenset({signal.SIGINT, signal.SIGTERM})
@@ -67,14 +66,7 @@ class Stopped(NamedTuple):
     number: int
 
 
-class Failed(NamedTuple):
-    """A job raised an exception."""
-
-    error: bytes  # cloudpickled
-    traceback: str
-
-
-Message = Progress | LogRecord | Finished | Stopped | Failed
+Message = Progress | LogRecord | Finished | Stopped | FailedError
 """What a worker sends."""
 
 
@@ -117,7 +109,7 @@ class Worker:
             message = Stopped(self._stop or signal.SIGINT)
         except BaseException as error:
             # The parent raises it, and stops the other workers.
-            self._send(Failed(portable(error), "".join(traceback.format_exception(error))))
+            self._send(FailedError.of(error))
             raise SystemExit(1) from error
         finally:
             self._is_busy = False
@@ -156,19 +148,6 @@ class Worker:
         if not callable(handler) or handler is signal.default_int_handler:
             raise KeyboardInterrupt
         handler(self._stop, frame)
-
-
-def portable(error: BaseException) -> bytes:
-    """Pickle an exception, as the nearest builtin one if it can't be pickled itself."""
-    try:
-        pickled = cloudpickle.dumps(error)
-        pickle.loads(pickled)
-    except (TypeError, ValueError, AttributeError, RuntimeError, OSError, pickle.PickleError):
-        for kind in (ValueError, OSError):
-            if isinstance(error, kind):
-                return cloudpickle.dumps(kind(str(error)))
-        return cloudpickle.dumps(RuntimeError(f"{type(error).__name__}: {error}"))
-    return pickled
 
 
 def main(handle: int) -> None:
