@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from hrm_deeploop.config import OptimConfig
 from hrm_deeploop.device import Ranks, data_parallel
 from hrm_deeploop.finite import finite_check
 from hrm_deeploop.halting import (
@@ -30,7 +29,13 @@ from hrm_deeploop.log_sums import COUNTED, LOSS_SUMS, LogSums, gradient_norms
 from hrm_deeploop.losses import Correctness, correctness, segment_loss
 from hrm_deeploop.model import Reasoner
 from hrm_deeploop.noise import draw_noise
-from hrm_deeploop.optim import average_weights, build_optimizer, build_scheduler, parameter_groups
+from hrm_deeploop.optim import (
+    OptimConfig,
+    average_weights,
+    build_optimizer,
+    build_scheduler,
+    parameter_groups,
+)
 from hrm_deeploop.puzzle_embedding import PuzzleEmbedding
 from hrm_deeploop.recurrence import State, detach
 
@@ -305,7 +310,7 @@ class Trainer:
             ]
         return {
             "step": self.step,
-            "window": self.log_sums.state(),
+            "log_sums": self.log_sums.state(),
             "optimizer": self.optimizer.state_dict(),
             "scheduler": self.scheduler.state_dict(),
             "num_averaged": 0 if self.averaged is None else int(self.averaged.n_averaged),
@@ -326,7 +331,7 @@ class Trainer:
         It may be of another device or dtype: latent states are cast to the network's.
         """
         self.step = saved["step"]
-        self.log_sums.load_state(saved["window"])
+        self.log_sums.load_state(saved["log_sums"])
         self.optimizer.load_state_dict(saved["optimizer"])
         self.scheduler.load_state_dict(saved["scheduler"])
         if self.averaged is not None:

@@ -13,10 +13,10 @@ of this machine, cluster=ray those of several (docs/cluster.md).
 
 from typing import Any
 
+from hrm_deeploop.runs.checking import to_yaml
 from hrm_deeploop.runs.comparison import plan_comparison
 from hrm_deeploop.runs.compose import Composer
-from hrm_deeploop.runs.config import to_yaml
-from hrm_deeploop.runs.report import FILES, format_comparison, run_comparison
+from hrm_deeploop.runs.report import FILES, run_comparison
 from scripts import cli
 
 KEYS_OF = ["compare", "train"]
@@ -30,11 +30,11 @@ def main(overrides: list[str]) -> dict[str, Any]:
     cli.show_config(
         f"# cell {cell.title}; the others differ as listed below\n{to_yaml(cell.config)}"
     )
-    summary = run_comparison(plan)
+    comparison = run_comparison(plan)
     if output == "text":
-        print(format_comparison(summary))
+        comparison.show()
         print(f"written: {', '.join(FILES)} in {plan.options.report_dir}/")
-    return {**summary, "output": output}
+    return {**comparison.to_values(), "output": output}
 
 
 if __name__ == "__main__":

@@ -7,17 +7,13 @@ import torch
 
 from arc_data.config import DataConfig
 from hrm_deeploop.alignment import _in_float32, _Segment
-from hrm_deeploop.config import (
-    HRMConfig,
-    LoopedConfig,
-    OptimConfig,
-    ReasonerConfig,
-    TransitionConfig,
-)
-from hrm_deeploop.hrm import HRM
-from hrm_deeploop.looped import Looped
+from hrm_deeploop.config import ReasonerConfig
+from hrm_deeploop.hrm import HRM, HRMConfig
+from hrm_deeploop.looped import Looped, LoopedConfig
 from hrm_deeploop.losses import correctness, segment_loss
+from hrm_deeploop.optim import OptimConfig
 from hrm_deeploop.scaling import RULES
+from hrm_deeploop.transitions import TransitionConfig
 
 DATA = Path(__file__).parent / "data"
 

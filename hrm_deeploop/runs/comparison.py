@@ -9,16 +9,18 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field, PositiveInt, model_validator
 
-from eval.compare import check_declared, config_difference
+from eval.compare import ConfigDifference, check_declared, config_difference
+from eval.comparison import CellResult
 from hrm_deeploop.config import StrictConfig
 from hrm_deeploop.device import Ranks, choose_device
 from hrm_deeploop.runs import engines
 from hrm_deeploop.runs.cells import Cell, cell_name, is_finished, read_cell, run_cell
+from hrm_deeploop.runs.checking import read_yaml, validate
 from hrm_deeploop.runs.compose import CONFIG_DIR, Composer, chosen_files
-from hrm_deeploop.runs.config import RunConfig, read_yaml, validate
+from hrm_deeploop.runs.config import RunConfig
 from hrm_deeploop.runs.costs import run_costs
 from hrm_deeploop.runs.data import load_tasks
-from hrm_deeploop.runs.directory import BEST_BY, check_same_data
+from hrm_deeploop.runs.directory import check_same_data
 
 WORKPLACE_KEYS = ("workers", "cluster", "address")
 # Keys of the comparison, not of a run.
@@ -186,7 +188,7 @@ class Plan:
     def arms(self) -> list[str]:
         return list(self.options.arms)
 
-    def check(self, configs: Mapping[str, RunConfig]) -> dict[str, dict[str, Any]]:
+    def check(self, configs: Mapping[str, RunConfig]) -> ConfigDifference:
         """Return the difference of the arms' configurations, all of which must be declared."""
         difference = config_difference({name: c.model_dump() for name, c in configs.items()})
         exceptions = [*self.options.grid, *(["total_steps"] if self._steps else [])]
@@ -224,9 +226,10 @@ class Plan:
             for arm in self.arms
             for number, point in enumerate(self.points)
         }
-        wanted = next(iter(costs.values()))[self.options.budget]
+        budget = self.options.budget
+        wanted = getattr(next(iter(costs.values())), budget)
         return {
-            place: max(1, round(cost["steps"] * wanted / cost[self.options.budget]))
+            place: max(1, round(cost.steps * wanted / getattr(cost, budget)))
             for place, cost in costs.items()
         }
 
@@ -255,11 +258,8 @@ class Plan:
             for number, point in enumerate(self.points):
                 found = read_cell(self.cell(arm, point, self.options.seeds[0]))
                 assert found is not None
-                if found["validation"] is not None:
-                    merits[number] = (
-                        found["validation"][BEST_BY],
-                        -found["validation"]["eval/loss"],
-                    )
+                if found.validation is not None:
+                    merits[number] = (found.validation.arc_prize_at_2, -found.validation.loss)
             if merits:
                 chosen[arm] = self.points[max(merits, key=merits.__getitem__)]
         return chosen
@@ -285,7 +285,7 @@ def _run_job(job: CellJob, report: engines.Report) -> None:
 
 def run_cells(
     cells: Sequence[Cell], *, test: bool, where: Workplace, description: str
-) -> list[dict[str, Any]]:
+) -> list[CellResult]:
     """Run those cells that are not finished, side by side; returns what is known of all.
 
     Raises:

@@ -4,22 +4,27 @@ import copy
 import difflib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from hydra import compose, initialize_config_dir
+from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from hrm_deeploop.config import options_of
+from hrm_deeploop.model import MODELS
+from hrm_deeploop.registry import load_plugins, near_names
+from hrm_deeploop.scaling import RULES
+
 CONFIG_DIR = Path(__file__).resolve().parents[2] / "configs"
 # Overrides whose list elements are task ids.
 ID_LIST = re.compile(r"(?P<key>tasks|data\.tasks|data\.evaluate)=\[(?P<ids>.+)\]")
-USUAL_GRADIENTS = ("last_cycle", "all_rounds")  # of HRM and looped in configs/model/
 Composed = Any  # a DictConfig: its own annotations offend whoever checks types at run time
 LIST_ELEMENT = re.compile(r"""\s*'[^']*'|\s*"[^"]*"|[^,]+""")
 
@@ -61,6 +66,7 @@ class Composer:
             ValueError: one line that names the override or the key, and what is allowed.
         """
         changes = {**self.changes, **flatten_groups(changes or {})}
+        load_plugins(changes.get("plugins", ()))
         groups = {
             key: choice
             for key, choice in changes.items()
@@ -96,6 +102,8 @@ class Composer:
 
 def _compose(name: str, overrides: list[str]) -> Composed:
     parsed = _parse(overrides)
+    load_plugins(_plugins(parsed))
+    _offer_rules()
     with initialize_config_dir(str(CONFIG_DIR), version_base=None):
         _check_groups(parsed)
         try:
@@ -114,9 +122,20 @@ def _compose(name: str, overrides: list[str]) -> Composed:
             raise ValueError(str(error).split("\n", maxsplit=1)[0]) from error
 
 
+def _plugins(parsed: Sequence[Override]) -> list[str]:
+    """Return the modules that the overrides name as plugins."""
+    for override in parsed:
+        value = override.value()
+        if override.key_or_group == "plugins" and isinstance(value, list):
+            return [str(module) for module in value]
+    return []
+
+
 def _plain_node(group: str, choice: str) -> dict[str, Any] | None:
-    """Return the values of a group's file that has values alone; None if it has defaults."""
+    """Return the values of a choice that has values alone; None if it has defaults of its own."""
     _check_choice(group, choice)
+    if group in REGISTERED:
+        return REGISTERED[group](choice)
     text = (CONFIG_DIR / group / f"{choice}.yaml").read_text(encoding="utf-8")
     values = OmegaConf.to_container(OmegaConf.create(text))
     if "@package" in text or not isinstance(values, dict) or "defaults" in values:
@@ -187,14 +206,38 @@ def _parse(overrides: Sequence[str]) -> list[Override]:
     return parsed
 
 
-@cache
+def _rule_values(name: str) -> dict[str, Any]:
+    """Return ``scaling`` as a rule's name and the defaults of its options; None is to be given."""
+    options = options_of(name).model_fields.items()
+    return {
+        "rule": name,
+        **{key: None if field.is_required() else field.default for key, field in options},
+    }
+
+
+# Groups whose choices are registered kinds, beside those whose choices are files.
+REGISTERED: dict[str, Callable[[str], dict[str, Any]]] = {"scaling": _rule_values}
+
+
 def config_groups() -> dict[str, list[str]]:
-    """The files of every group, by the group's name."""
+    """List the choices of every group, by the group's name."""
+    return {**_file_groups(), "scaling": list(RULES)}
+
+
+@cache
+def _file_groups() -> dict[str, list[str]]:
     return {
         path.name: sorted(file.stem for file in path.glob("[!_]*.yaml"))
         for path in sorted(CONFIG_DIR.iterdir())
         if path.is_dir()
     }
+
+
+def _offer_rules() -> None:
+    """Offer every registered scaling rule to Hydra, as if each had a file."""
+    store = ConfigStore.instance()
+    for name in RULES:
+        store.store(group="scaling", name=name, node=_rule_values(name))
 
 
 def _check_groups(parsed: Sequence[Override]) -> None:
@@ -213,8 +256,8 @@ def _check_choice(group: str, choice: Any) -> None:
     allowed = config_groups()[group]
     if choice not in allowed:
         raise ValueError(
-            f"{group}={choice}: there is no such file in configs/{group}/; "
-            f"allowed: {', '.join(allowed)}"
+            f"{group}={choice}: there is no such choice; {near_names(str(choice), allowed)}"
+            + ("; a rule of your own needs plugins=[its module]" if group in REGISTERED else "")
         )
 
 
@@ -241,25 +284,21 @@ def _check_key(key: str, defaults: Any, shown: str) -> None:
 
 
 def run_name(*, _root_: Any) -> str:
-    """What ``${run_name:}`` of ``configs/train.yaml`` stands for: data, scaling and seed.
+    """Fill in ``${run_name:}`` of ``configs/train.yaml``: data, scaling and seed.
 
-    Between them stand the model, the transitions and the gradient where they are not those that
-    HRM has without a word about them, so runs that differ in these have places of their own.
+    Between them stand the model, the transitions and the gradient where they are not those that a
+    run has without a word about them, so runs that differ in these have places of their own.
     """
-    model = _root_.model
-    parts = [_root_.data.source]
-    if model.name != "hrm":
-        parts.append(f"{model.name}-r{model.rounds}" if "rounds" in model else model.name)
-    parts.append(_root_.scaling.rule)
-    for key, module in (
-        ("transition", "L" if model.name == "hrm" else "loop"),
-        ("transition_H", "H"),
-    ):
+    if _root_.model.name not in MODELS:  # which is said when the values are checked
+        return str(_root_.model.name)
+    kind = MODELS[_root_.model.name]
+    parts = [_root_.data.source, kind.short_name(_root_.model), _root_.scaling.rule]
+    for key, module in kind.loops.items():
         if _root_[key] != "huginn":
             parts.append(f"{module}-{_joined(_root_[key])}")
-    if _root_.gradient not in USUAL_GRADIENTS:
+    if _root_.gradient != kind.gradients[0]:
         parts.append(_root_.gradient)
-    return "-".join([*map(str, parts), f"seed{_root_.seed}"])
+    return "-".join([*(str(part) for part in parts if part), f"seed{_root_.seed}"])
 
 
 def _joined(choice: Any) -> str:

@@ -6,20 +6,21 @@ from typing import get_args
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from pydantic import ValidationError
-
-from hrm_deeploop.alignment import measure_alignment
-from hrm_deeploop.config import TransitionConfig, TransitionName
-from hrm_deeploop.halting import Batch
-from hrm_deeploop.losses import token_loss
 from hrm_deeploop.transition import (
     Parcae,
     Update,
     build_transition,
     optimizer_step,
 )
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from hrm_deeploop.alignment import measure_alignment
+from hrm_deeploop.config import TransitionName
+from hrm_deeploop.halting import Batch
+from hrm_deeploop.losses import token_loss
+from hrm_deeploop.transitions import TransitionConfig
 
 NAMES = get_args(TransitionName)
 DIM = 6

@@ -7,8 +7,8 @@ given, eps is not the default, and the state goes through two segments.
 import pytest
 import torch
 
-from hrm_deeploop.config import TransitionConfig
 from hrm_deeploop.losses import token_loss
+from hrm_deeploop.transitions import TransitionConfig
 
 EPS = 1e-3
 L_CYCLES = 3

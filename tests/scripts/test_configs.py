@@ -7,14 +7,9 @@ import torch
 
 from hrm_deeploop.config import TransitionName
 from hrm_deeploop.runs.build import build_network
+from hrm_deeploop.runs.checking import validate
 from hrm_deeploop.runs.compose import CONFIG_DIR, compose_config, format_value
-from hrm_deeploop.runs.config import (
-    RunConfig,
-    load_config,
-    save_config,
-    validate,
-    without_later_keys,
-)
+from hrm_deeploop.runs.config import RunConfig, load_config, save_config, without_later_keys
 from hrm_deeploop.runs.costs import describe, format_description
 from scripts import cli
 
