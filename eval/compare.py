@@ -7,8 +7,8 @@ comparison in which something undeclared differs is refused.
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-# Where a run is kept and how it is continued is not part of what was run.
-NOT_COMPARED = frozenset(("run_dir", "resume"))
+# Where a run is kept, how it is continued and where its kinds are defined is not what was run.
+NOT_COMPARED = frozenset(("run_dir", "resume", "plugins"))
 
 ConfigDifference = dict[str, dict[str, Any]]
 """Dotted key -> arm -> value, of the keys in which the arms' configurations differ."""

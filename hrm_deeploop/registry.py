@@ -119,3 +119,19 @@ def load_plugins(modules: Iterable[str]) -> None:
             raise ValueError(f"plugins=[{name}]: can't be imported ({error})") from error
         finally:
             sys.path.remove(place)
+
+
+Kinds = dict[str, dict[str, Any]]
+"""Kinds by name, by the key of their registry."""
+
+
+def notebook_kinds() -> Kinds:
+    """Return what a notebook or script has registered, which no other process can import."""
+    return {key: registry.defined_in(NOTEBOOK) for key, registry in REGISTRIES.items()}
+
+
+def register_all(kinds: Kinds) -> None:
+    """Register the kinds of another process's notebook."""
+    for key, named in kinds.items():
+        for name, kind in named.items():
+            REGISTRIES[key].add(name, kind, origin=NOTEBOOK)

@@ -168,6 +168,7 @@ def _key(config: RunConfig) -> str:
     values = flatten(config.model_dump(mode="json"))
     kept = {key: value for key, value in values.items() if key not in RESUMABLE_KEYS}
     kept["attention"] = config.attention  # resumable, but they decide numbers
+    kept["gains"] = config.gains  # a rule of the user's may have been changed since
     for name in ("votes", "attempts", "validation_votes"):
         kept[f"evaluation.{name}"] = getattr(config.evaluation, name)
     return sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()

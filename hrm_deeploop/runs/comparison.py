@@ -11,8 +11,10 @@ from pydantic import Field, PositiveInt, model_validator
 
 from eval.compare import ConfigDifference, check_declared, config_difference
 from eval.comparison import CellResult
+from hrm_deeploop import registry
 from hrm_deeploop.config import StrictConfig
 from hrm_deeploop.device import Ranks, choose_device
+from hrm_deeploop.registry import Kinds
 from hrm_deeploop.runs import engines
 from hrm_deeploop.runs.cells import Cell, cell_name, is_finished, read_cell, run_cell
 from hrm_deeploop.runs.checking import read_yaml, validate
@@ -275,10 +277,13 @@ class CellJob(NamedTuple):
 
     cell: Cell
     test: bool  # predict the test pairs too
+    kinds: Kinds  # of a notebook, which a worker can't import
 
 
 def _run_job(job: CellJob, report: engines.Report) -> None:
     """Run a cell on the device of this process."""
+    registry.register_all(job.kinds)
+    registry.load_plugins(job.cell.config.plugins)
     ranks = Ranks(device=choose_device(job.cell.config.device))
     run_cell(job.cell, ranks, test=job.test, report=report)
 
@@ -301,7 +306,7 @@ def run_cells(
     if waiting:
         engines.run_jobs(
             _run_job,
-            [CellJob(cell, test) for cell in waiting],
+            [CellJob(cell, test, registry.notebook_kinds()) for cell in waiting],
             titles=[cell.title for cell in waiting],
             workers=where.workers,
             cluster=where.cluster,

@@ -22,7 +22,11 @@ from hrm_deeploop.model import MODELS
 from hrm_deeploop.registry import load_plugins, near_names
 from hrm_deeploop.scaling import RULES
 
-CONFIG_DIR = Path(__file__).resolve().parents[2] / "configs"
+PACKAGE_DIR = Path(__file__).resolve().parents[1]
+# Inside an installed package; at the top of a checkout.
+CONFIG_DIR = next(
+    place for place in (PACKAGE_DIR / "configs", PACKAGE_DIR.parent / "configs") if place.is_dir()
+)
 # Overrides whose list elements are task ids.
 ID_LIST = re.compile(r"(?P<key>tasks|data\.tasks|data\.evaluate)=\[(?P<ids>.+)\]")
 Composed = Any  # a DictConfig: its own annotations offend whoever checks types at run time
@@ -229,7 +233,7 @@ def _file_groups() -> dict[str, list[str]]:
     return {
         path.name: sorted(file.stem for file in path.glob("[!_]*.yaml"))
         for path in sorted(CONFIG_DIR.iterdir())
-        if path.is_dir()
+        if path.is_dir() and not path.name.startswith("_")
     }
 
 

@@ -25,9 +25,9 @@ from hrm_deeploop.device import DeviceName, DtypeName
 from hrm_deeploop.loggers import LOGGERS
 from hrm_deeploop.model import MODELS, Reasoner
 from hrm_deeploop.optim import OPTIMIZERS, OptimConfig
-from hrm_deeploop.registry import Registry, load_plugins
+from hrm_deeploop.registry import NOTEBOOK, Registry, load_plugins
 from hrm_deeploop.runs.checking import WHOLE_LINE, one_line, read_yaml, to_yaml, validate
-from hrm_deeploop.scaling import RULES, module_scaling
+from hrm_deeploop.scaling import RULES, LayerGains, module_scaling
 from hrm_deeploop.transitions import HUGINN, TRANSITIONS, TransitionConfig
 
 __all__ = ["hrm", "looped"]  # imported for their models
@@ -190,10 +190,16 @@ class RunConfig(StrictConfig):
                 )
         kind.check_transitions(self.transitions)
         try:
-            module_scaling(self.scaling.resolve(), kind.count_visits(self.model, gradient))
+            _ = self.gains
         except ValueError as error:
             raise ValueError(f"scaling={self.scaling.rule}: {error}") from error
         return self
+
+    @property
+    def gains(self) -> dict[str, LayerGains]:
+        """(alpha, beta) of every layer of every module; what the scaling rule comes to."""
+        visits = self.kind.count_visits(self.model, self.gradient)
+        return module_scaling(self.scaling.resolve(), visits)
 
     @property
     def kind(self) -> type[Reasoner]:
@@ -248,7 +254,10 @@ def load_config(directory: Path) -> RunConfig:
         load_plugins(_listed(given.get("plugins")))
         return validate(RunConfig, given)
     except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
+        again = ""
+        if NOTEBOOK in _listed(values.get("plugins")):
+            again = " (a notebook or script defined kinds of its own: define them again first)"
+        raise ValueError(f"{path}: {error}{again}") from error
 
 
 def _listed(plugins: Any) -> list[str]:

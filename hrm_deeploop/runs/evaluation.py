@@ -201,7 +201,7 @@ class Evaluation:
                 "weights": hash_weights(self.checkpoint, (self.weights, "puzzle_embedding")),
                 "model": config.model.model_dump(mode="json"),
                 **{key: choice.model_dump() for key, choice in config.transitions.items()},
-                "scaling": config.scaling.model_dump(),
+                "gains": [[m, *gain] for m, layers in config.gains.items() for gain in layers],
                 "gradient": config.gradient,
                 "dtype": str(choose_dtype(config.dtype, self.ranks.device)),
                 "canvas": config.data.canvas,
