@@ -225,9 +225,6 @@ class Reasoner(nn.Module):
 
     def segment(self, state: State, embedded: "Embedded") -> SegmentOutput:
         """``forward`` from what :meth:`embed` returned, which is the same in every segment."""
-        # A compiled graph shares the casts by itself.
-        if torch.compiler.is_compiling():
-            return self._segment(state, embedded)
         with cast_once(self, self.dtype):
             return self._segment(state, embedded)
 

@@ -64,7 +64,7 @@ class Trainer:
         ranks: this process among those that share the global batch.
         micro_batch_size: canvases that a forward takes at once; None takes a rank's whole batch.
             Of shorter sequences it takes as many rows as have no more tokens.
-        compile_network: run the network through torch.compile.
+        compile_network: run the blocks through torch.compile.
 
     Raises:
         ValueError: if the global batch can't be split evenly over ranks or micro-batches.
@@ -104,7 +104,8 @@ class Trainer:
         self.scheduler = build_scheduler(self.optimizer, total_steps=total_steps, config=config)
         self.averaged = average_weights(network, config.ema_rate) if config.ema_rate else None
         self._parallel = data_parallel(network, ranks)
-        self._forward = torch.compile(self._parallel) if compile_network else self._parallel
+        if compile_network:
+            compile_blocks(network)
 
     def train_step(self, fresh: Sequence[Batch]) -> None:
         """One segment and one update.
@@ -206,7 +207,7 @@ class Trainer:
         network, batch = self.network, carry.batch
         puzzle_vectors = self.puzzle_embedding.lookup(batch.puzzle_ids)
         with self._synchronized(is_last):
-            out = self._forward(carry.state, batch.inputs, puzzle_vectors, batch.positions, noise)
+            out = self._parallel(carry.state, batch.inputs, puzzle_vectors, batch.positions, noise)
             state = detach(out.state)
             target = None
             if network.config.q_target == "bootstrap":
@@ -347,6 +348,17 @@ class Trainer:
                 ).cast(self.network.dtype)
                 for tensors in saved["carry"]
             )
+
+
+def compile_blocks(network: Reasoner) -> None:
+    """Have every block of ``network`` compiled at its first call.
+
+    All visits of all blocks share a few graphs, so compiling takes as long for a loop of twenty
+    updates as for one of two. The whole network in one graph would take minutes.
+    """
+    for stack in network.stacks.values():
+        for block in stack:
+            block.compile()
 
 
 def check_micro_batch(micro_batch_size: int | None, rank_batch_size: int) -> None:
