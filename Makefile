@@ -6,7 +6,7 @@ TORCH ?=
 TORCH_OPTIONS = $(if $(filter cpu,$(TORCH)),--index-url https://download.pytorch.org/whl/cpu,$(TORCH))
 BIN = .venv/bin
 
-.PHONY: setup demo test test-slow check bench bench-data bench-eval results results-page clean
+.PHONY: setup demo test test-slow test-wheel check bench bench-data bench-eval results results-page clean
 
 setup: .venv/ready
 
@@ -29,6 +29,20 @@ test: setup
 test-slow: setup
 	$(PYTEST) -m slow
 
+# A wheel in an environment of its own, used from a directory outside the checkout.
+test-wheel: setup
+	rm -rf build dist
+	$(BIN)/python -m build --wheel
+	$(PYTHON) -m venv build/venv
+	build/venv/bin/pip install --disable-pip-version-check dist/*.whl --constraint constraints.txt $(TORCH_OPTIONS)
+	outside=$$(mktemp -d) && cd $$outside && PATH=$(CURDIR)/build/venv/bin:$$PATH sh -euxc '\
+	hrm-deeploop describe experiment=mini; \
+	hrm-deeploop data stats data=arc1-mini; \
+	hrm-deeploop train experiment=smoke run_dir=run; \
+	hrm-deeploop evaluate run=run; \
+	python -c "import hrm_deeploop as hd; print(hd.load_run(\"run\").predict(\"0d3d703e\"))"'
+	rm -rf build dist
+
 check: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -36,15 +50,15 @@ check: setup
 
 # Training and evaluation speed as ratios within the run; trains the model that it evaluates first.
 bench: setup
-	$(BIN)/python scripts/bench.py train
+	$(BIN)/hrm-deeploop bench train
 
 # Examples per CPU second of the data pipeline; the last line is JSON.
 bench-data: setup
-	$(BIN)/python scripts/bench.py data
+	$(BIN)/hrm-deeploop bench data
 
 # The vote on 419,000 predictions; halting=act against fixed on a model that is trained first.
 bench-eval: setup
-	$(BIN)/python scripts/bench.py eval
+	$(BIN)/hrm-deeploop bench eval
 
 # Everything in docs/results.md: some nine hours of 2 cores; finished cells are read, not run again.
 # Two processes share the cells: make results SHARE=0/2 & make results SHARE=1/2. One thread each,

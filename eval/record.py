@@ -5,12 +5,13 @@ Every file says ``"format": 1``; another number is refused in a sentence.
 
 import json
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from arc_data.atomic import write_atomically
 
+Own = TypeVar("Own", bound="Record")
 FORMAT = 1
 
 
@@ -43,7 +44,7 @@ class Record(BaseModel):
         write_atomically(path, self.to_json())
 
     @classmethod
-    def from_json(cls, text: str, where: str) -> Self:
+    def from_json(cls: type[Own], text: str, where: str) -> Own:
         """Read the content of a file.
 
         Raises:
@@ -66,7 +67,7 @@ class Record(BaseModel):
             raise ValueError(f"{where}: {error}") from error
 
     @classmethod
-    def load(cls, path: Path) -> Self:
+    def load(cls: type[Own], path: Path) -> Own:
         """Read a file.
 
         Raises:

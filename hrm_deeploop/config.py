@@ -6,7 +6,7 @@ is an error, and so is a value of another type than the one asked for.
 
 from functools import cache, partial, update_wrapper
 from inspect import signature
-from typing import Any, Literal, Self, get_type_hints
+from typing import Any, Literal, TypeVar, get_type_hints
 
 from pydantic import (
     BaseModel,
@@ -19,6 +19,7 @@ from pydantic import (
 
 from hrm_deeploop.scaling import RULES, Rule
 
+Config = TypeVar("Config", bound="StrictConfig")
 # Far beyond sense, so that a slip of the keyboard is refused instead of computed.
 MAX_COUNT, MAX_WIDTH, MAX_RATE = 1000, 2**16, 1e30
 
@@ -28,7 +29,7 @@ class StrictConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
-    def changed(self, **values: Any) -> Self:
+    def changed(self: Config, **values: Any) -> Config:
         """Return this configuration with other values, checked as it was itself.
 
         Raises:

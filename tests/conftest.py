@@ -135,7 +135,7 @@ def make_looped(model_config):
     def make(**changes):
         options = {key: changes.pop(key) for key in OPTIONS if key in changes}
         known = model_config().model_dump()
-        shared = {key: known[key] for key in ReasonerConfig.model_fields}
+        shared = {key: known[key] for key in ReasonerConfig.model_fields if key != "name"}
         own = dict(prelude_layers=0, layers=1, rounds=3, coda_layers=0)
         heads = dict(tie_embeddings=False, embedding_norm=False)
         config = LoopedConfig(name="looped", **{**shared, **own, **heads, **changes})

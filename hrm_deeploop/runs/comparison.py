@@ -18,7 +18,7 @@ from hrm_deeploop.registry import Kinds
 from hrm_deeploop.runs import engines
 from hrm_deeploop.runs.cells import Cell, cell_name, is_finished, read_cell, run_cell
 from hrm_deeploop.runs.checking import read_yaml, validate
-from hrm_deeploop.runs.compose import CONFIG_DIR, Composer, chosen_files
+from hrm_deeploop.runs.compose import Composer, chosen_files, config_file
 from hrm_deeploop.runs.config import RunConfig
 from hrm_deeploop.runs.costs import run_costs
 from hrm_deeploop.runs.data import load_tasks
@@ -68,7 +68,7 @@ def check_arm_files(overrides: Sequence[str]) -> None:
     """
     owner: dict[str, str] = {}
     for file in chosen_files(overrides, "arms"):
-        for name in read_yaml(CONFIG_DIR / "arms" / f"{file}.yaml"):
+        for name in read_yaml(config_file(f"arms/{file}")):
             if name in owner:
                 raise ValueError(
                     f"arms={file}: configs/arms/{owner[name]}.yaml and {file}.yaml both name an "

@@ -5,7 +5,6 @@ import difflib
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +107,9 @@ def _compose(name: str, overrides: list[str]) -> Composed:
     parsed = _parse(overrides)
     load_plugins(_plugins(parsed))
     _offer_rules()
+    searched = f"hydra.searchpath=[{','.join(f'file://{place}' for place in config_dirs()[1:])}]"
+    overrides = [searched, *overrides]
+    parsed = [*_parse([searched]), *parsed]
     with initialize_config_dir(str(CONFIG_DIR), version_base=None):
         _check_groups(parsed)
         try:
@@ -140,7 +142,7 @@ def _plain_node(group: str, choice: str) -> dict[str, Any] | None:
     _check_choice(group, choice)
     if group in REGISTERED:
         return REGISTERED[group](choice)
-    text = (CONFIG_DIR / group / f"{choice}.yaml").read_text(encoding="utf-8")
+    text = config_file(f"{group}/{choice}").read_text(encoding="utf-8")
     values = OmegaConf.to_container(OmegaConf.create(text))
     if "@package" in text or not isinstance(values, dict) or "defaults" in values:
         return None
@@ -228,13 +230,26 @@ def config_groups() -> dict[str, list[str]]:
     return {**_file_groups(), "scaling": list(RULES)}
 
 
-@cache
+def config_dirs() -> list[Path]:
+    """List where files of configurations are: the project's, then the working directory's."""
+    own = Path.cwd() / "configs"
+    return [CONFIG_DIR, *([own] if own.is_dir() and own != CONFIG_DIR else [])]
+
+
+def config_file(name: str) -> Path:
+    """Return the file of a configuration, such as ``arms/vanilla``."""
+    places = [place / f"{name}.yaml" for place in config_dirs()]
+    return next((path for path in places if path.is_file()), places[0])
+
+
 def _file_groups() -> dict[str, list[str]]:
-    return {
-        path.name: sorted(file.stem for file in path.glob("[!_]*.yaml"))
-        for path in sorted(CONFIG_DIR.iterdir())
-        if path.is_dir() and not path.name.startswith("_")
-    }
+    groups: dict[str, set[str]] = {}
+    for place in config_dirs():
+        for path in place.iterdir():
+            if path.is_dir() and not path.name.startswith("_"):
+                found = {file.stem for file in path.glob("[!_]*.yaml")}
+                groups.setdefault(path.name, set()).update(found)
+    return {name: sorted(choices) for name, choices in sorted(groups.items())}
 
 
 def _offer_rules() -> None:
