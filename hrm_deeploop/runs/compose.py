@@ -79,13 +79,14 @@ class Composer:
         files = [f"{key}={choice}" for key, choice in groups.items() if nodes[key] is None]
         config = copy.deepcopy(self._compose(tuple(files)))
         OmegaConf.set_struct(config, False)  # a transition's name may give way to its options
+        for key, node in nodes.items():
+            if node is not None:
+                OmegaConf.update(config, key, node, merge=False)
         defaults = OmegaConf.to_container(config)
         for key, value in changes.items():
             if key not in groups:
                 _check_key(key, defaults, f"{key}={format_value(value)}")
-            elif nodes[key] is None:
-                continue
-            OmegaConf.update(config, key, nodes.get(key, value), merge=False)
+                OmegaConf.update(config, key, value, merge=False)
         missing = sorted(OmegaConf.missing_keys(config))
         if missing:
             raise ValueError(f"{missing[0]}: a value is required, {missing[0]}=...")

@@ -1,6 +1,5 @@
 """The single-module looped model: its visits, gains, costs and memory."""
 
-
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode

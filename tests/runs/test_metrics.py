@@ -57,13 +57,12 @@ def test_wandb_is_offline_without_a_key(environment, mode, monkeypatch, tmp_path
 def test_trackio_logs_rows_at_their_steps_under_the_runs_name(monkeypatch, tmp_path):
     rows, options = [], {}
 
-    def init(**given):
-        options.update(given)
-        return types.SimpleNamespace(
-            log=lambda row, step: rows.append((step, row)), finish=lambda: rows.append("finished")
-        )
-
-    monkeypatch.setitem(sys.modules, "trackio", types.SimpleNamespace(init=init))
+    fake = types.SimpleNamespace(
+        init=lambda **given: options.update(given),
+        log=lambda row, step: rows.append((step, row)),
+        finish=lambda: rows.append("finished"),
+    )
+    monkeypatch.setitem(sys.modules, "trackio", fake)
     path = tmp_path / "run" / "metrics.jsonl"
     with open_log(path, is_main=True, logger="trackio", config={"lr": 1.0}, resumed_step=0) as log:
         log.write({"step": 3, "train/lm_loss": 0.5})
