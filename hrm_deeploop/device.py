@@ -53,20 +53,6 @@ def choose_device(name: DeviceName) -> torch.device:
     return torch.device(name)
 
 
-def num_accelerators() -> int:
-    """Count the GPUs that this process may use."""
-    return torch.cuda.device_count()
-
-
-def one_accelerator(number: int, num_gpus: int) -> dict[str, str]:
-    """Return the environment of a process that sees the GPU ``number`` (modulo all) alone."""
-    if not num_gpus:
-        return {}
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    names = visible.split(",") if visible else [str(i) for i in range(num_gpus)]
-    return {"CUDA_VISIBLE_DEVICES": names[number % num_gpus]}
-
-
 def _keep_freed_memory() -> None:
     """Have glibc keep large blocks that are freed, instead of giving each back to the kernel.
 

@@ -109,12 +109,10 @@ def _compose(name: str, overrides: list[str]) -> Composed:
     load_plugins(_plugins(parsed))
     _offer_rules()
     searched = f"hydra.searchpath=[{','.join(f'file://{place}' for place in config_dirs()[1:])}]"
-    overrides = [searched, *overrides]
-    parsed = [*_parse([searched]), *parsed]
     with initialize_config_dir(str(CONFIG_DIR), version_base=None):
         _check_groups(parsed)
         try:
-            return compose(config_name=name, overrides=overrides)
+            return compose(config_name=name, overrides=[searched, *overrides])
         except (HydraException, OmegaConfBaseException) as error:
             # The keys that there are depend on the files that groups choose.
             chosen = [
@@ -122,7 +120,9 @@ def _compose(name: str, overrides: list[str]) -> Composed:
                 for given, override in zip(overrides, parsed, strict=True)
                 if override.key_or_group in config_groups()
             ]
-            defaults = OmegaConf.to_container(compose(config_name=name, overrides=chosen))
+            defaults = OmegaConf.to_container(
+                compose(config_name=name, overrides=[searched, *chosen])
+            )
             for override in parsed:
                 if not (override.is_add() or override.key_or_group in config_groups()):
                     _check_key(override.key_or_group, defaults, str(override.input_line))

@@ -1,79 +1,73 @@
-"""Engines: jobs run side by side, in processes of this machine or as tasks of a Ray cluster.
+"""Runs many independent jobs: here one by one, on every core or GPU, or on a Ray cluster.
 
-A job is any picklable value, and one function is called with each. A job that is stopped keeps what
-it has done by itself, and goes on from there when it is called again.
+A job is anything that can be pickled; a function does it, tells its progress and may be stopped. An
+engine knows nothing else of what a job is. A job that is stopped is expected to save and to raise
+``StoppedError``, and to go on from there when it is run again.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Literal, TypeVar
 
+from hrm_deeploop.runs.engines import serial
+from hrm_deeploop.runs.engines.display import Display
+from hrm_deeploop.runs.engines.jobs import Progress, Report, StoppedError
 
-class Progress(NamedTuple):
-    """How far a job is."""
+__all__ = ["Progress", "Report", "StoppedError", "run_jobs"]
 
-    done: int
-    total: int
-    note: str
-
-
-Report = Callable[[Progress], None]
-"""Told by a job how far it is."""
-
-
-class StoppedError(Exception):
-    """A signal ended the work; the same call goes on."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.number = number
+Job = TypeVar("Job")
+Result = TypeVar("Result")
 
 
 def run_jobs(
-    function: Callable[[Any, Report], Any],
-    jobs: Sequence[Any],
+    function: Callable[[Job, Report], Result],
+    jobs: Sequence[Job],
     *,
     titles: Sequence[str],
     workers: int | Literal["auto"] = 1,
     cluster: Literal["ray"] | None = None,
     address: str | None = None,
     description: str = "jobs",
-) -> list[Any]:
-    """Call ``function`` with every job and what it may report to; returns its results in order.
+) -> list[Result]:
+    """Run ``function(job, report)`` for every job and show the progress of all on stderr.
 
-    Functions and classes that a notebook defines work in every engine.
+    Function, jobs and results travel by value where they can't be imported, so those of a notebook
+    work too. A signal or the failure of one job stops the others in order: they save.
 
     Args:
-        function: called as ``function(job, report)``.
-        jobs: what it is called with.
-        titles: what the progress display calls the jobs.
-        workers: processes on this machine. 1 is this process itself; ``auto`` starts one a GPU, or
-            without GPUs one a core, each with one thread.
-        cluster: ``ray`` makes the jobs tasks of a Ray cluster, which are tried again when a worker
-            dies.
-        address: of a running Ray cluster; None starts one on this machine.
-        description: what the progress display calls all of them.
+        titles: names of the jobs, for the display and for errors.
+        workers: how many jobs run at a time. 1 runs them in this process. ``auto`` takes a process
+            per GPU of this machine, or per core where there is no GPU; of a cluster all it has.
+            On CPUs each process computes with one thread.
+        cluster: ``ray`` makes every job a task of a Ray cluster.
+        address: of a running Ray cluster, or ``auto``; None starts one on this machine.
+
+    Returns:
+        The results, in the order of the jobs.
 
     Raises:
-        StoppedError: if SIGINT or SIGTERM came; running jobs got it and have ended.
-        ValueError: if the engine is not there, or a worker died.
-        Exception: what a job raised; the others were stopped.
+        StoppedError: if a signal ended the work; the same call goes on.
+        ChildProcessError: if a worker died.
+        ValueError: if the engine is not available, or what a job raised; so for any exception.
     """
-    from hrm_deeploop.runs.engines.display import Display
+    if len(titles) != len(jobs):
+        raise ValueError(f"{len(jobs)} jobs need as many titles, got {len(titles)}")
+    if workers != "auto" and workers < 1:
+        raise ValueError(f"workers={workers}: allowed are auto and 1 or more")
+    if address is not None and cluster is None:
+        raise ValueError(f"address={address} needs cluster=ray")
+    if not jobs:
+        return []
+    # The engines that are not asked for are not imported: torch or Ray come with them.
+    if cluster is not None:
+        from hrm_deeploop.runs.engines import ray_cluster
 
-    with Display(titles, description) as display:
-        if cluster == "ray":
-            from hrm_deeploop.runs.engines import ray_cluster
+        return ray_cluster.run(
+            function, jobs, titles, workers=workers, address=address, description=description
+        )
+    if workers == 1:
+        with Display(titles, description=description) as display:
+            return serial.run(function, jobs, display)
+    from hrm_deeploop.runs.engines import processes
 
-            return ray_cluster.run(function, jobs, display, address=address)
-        if workers == 1:
-            return [_run_here(function, job, i, display) for i, job in enumerate(jobs)]
-        from hrm_deeploop.runs.engines import processes
-
-        return processes.run(function, jobs, display, workers=workers)
-
-
-def _run_here(function: Callable[[Any, Report], Any], job: Any, number: int, display: Any) -> Any:
-    display.start(number)
-    result = function(job, lambda progress: display.tell(number, progress))
-    display.finish(number)
-    return result
+    with Display(titles, description=description) as display:
+        return processes.run(function, jobs, titles, workers=workers, display=display)

@@ -1,64 +1,111 @@
-"""Jobs as tasks of a Ray cluster (Moritz et al. 2018, arXiv:1712.05889).
+"""Jobs as tasks of a Ray cluster: the cores or GPUs of one machine or of many.
 
-A task has a GPU where the cluster has any, else a core and one thread. It is tried again where its
-worker dies, and goes on from what the job has kept. A board, which is an actor, carries what the
-tasks report to this process, and the word to stop back to them.
+A task whose worker or machine dies is run again, elsewhere if need be, and its job goes on from
+what it had saved. To stop, tasks that wait are cancelled, and Ray simulates a SIGINT in those that
+run: it reaches the job's own handler once. (Ray blocks a terminal's SIGINT in its processes.)
 """
 
-import logging
+import io
 import os
+import pickle
 import signal
-import threading
-import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from typing import Any
+import sys
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, redirect_stdout
+from functools import partial
+from logging import ERROR, LogRecord, getLogger
+from pathlib import Path
+from threading import current_thread, main_thread
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import cloudpickle
 
 from hrm_deeploop.fit import StopSignals
-from hrm_deeploop.runs.engines import Progress, Report, StoppedError
 from hrm_deeploop.runs.engines.display import Display
+from hrm_deeploop.runs.engines.jobs import FailedError, Progress, Report, StoppedError, Throttle
+from hrm_deeploop.runs.engines.processes import num_cores, thread_variables
+from hrm_deeploop.runs.engines.records import forward_logs, log_levels
 
-MAX_RETRIES = 3  # of a task whose worker died
-SECONDS_BETWEEN_LOOKS = 0.5
+if TYPE_CHECKING:
+    from ray import ObjectRef
 
-log = logging.getLogger(__name__)
+MAX_RETRIES = 3  # of a job, after a worker or a machine died under it
+LOOK_EVERY = 0.5  # seconds
+OBJECT_STORE = 100 * 2**20  # bytes; jobs and results are small
+
+log = getLogger(__name__)
+
+
+class Started(NamedTuple):
+    """A worker has taken a job."""
+
+    host: str
 
 
 class Board:
-    """What all tasks and the driver read and write."""
+    """What the tasks tell; an actor on the caller's machine."""
 
     def __init__(self) -> None:
-        self._progress: dict[int, tuple[int, int, str]] = {}
-        self._started: set[int] = set()
-        self._is_stopped = False
+        self._told: list[tuple[int, Started | Progress | LogRecord]] = []
 
-    def tell(self, number: int, progress: tuple[int, int, str] | None) -> bool:
-        """Note how far a job is; returns whether it is to stop."""
-        self._started.add(number)
-        if progress is not None:
-            self._progress[number] = progress
-        return self._is_stopped
+    def tell(self, job: int, message: Started | Progress | LogRecord) -> None:
+        """Note what a job tells."""
+        self._told.append((job, message))
 
-    def stop(self) -> None:
-        """Have all jobs stop."""
-        self._is_stopped = True
-
-    def read(self) -> tuple[set[int], dict[int, tuple[int, int, str]]]:
-        """Return which jobs have started, and how far each is."""
-        return self._started, self._progress
+    def take(self) -> list[tuple[int, Started | Progress | LogRecord]]:
+        """Return what is new."""
+        told, self._told = self._told, []
+        return told
 
 
-def run(
-    function: Callable[[Any, Report], Any],
-    jobs: Sequence[Any],
-    display: Display,
-    *,
-    address: str | None,
-) -> list[Any]:
-    """Run the jobs on a cluster; see :func:`~hrm_deeploop.runs.engines.run_jobs`.
+class Surroundings(NamedTuple):
+    """What a task needs of the process that asked for it."""
+
+    directory: str  # that relative paths are relative to
+    levels: Mapping[str, int]  # of its loggers
+
+
+def perform(payload: bytes, number: int, board: Any, surroundings: Surroundings) -> bytes:
+    """Do a job, in a task; job and result are cloudpickled.
+
+    Args:
+        number: of the job.
+        board: the actor that is told how far it is.
 
     Raises:
-        ValueError: if ray is not installed, or there is no cluster at the address.
+        ValueError: if this machine does not have the directory.
+        FailedError: if the job failed.
+    """
+    host = os.uname().nodename
+    if not Path(surroundings.directory).is_dir():
+        raise ValueError(
+            f"{surroundings.directory} does not exist on {host}: start from a directory that all "
+            "machines of the cluster share"
+        )
+    os.chdir(surroundings.directory)
+    tell = partial(board.tell.remote, number)
+    tell(Started(host))
+    with forward_logs(surroundings.levels, tell):
+        try:
+            function, job = pickle.loads(payload)
+            return cloudpickle.dumps(function(job, Throttle(tell, LOOK_EVERY)))
+        except StoppedError:
+            raise
+        except Exception as error:
+            # Ray's own pickle would make another class of one that can't be imported.
+            raise FailedError.of(error) from error
+
+
+@contextmanager
+def connected(address: str | None, num_cpus: int | None) -> Iterator[None]:
+    """Connect to the cluster at an address, or start one on this machine and end it.
+
+    A connection that the process already has is used and left. Signal handlers are as before
+    afterwards.
+
+    Raises:
+        ValueError: if Ray is not installed.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
@@ -67,118 +114,218 @@ def run(
         raise ValueError(
             "cluster=ray needs the package ray: pip install 'hrm-deeploop[ray]'"
         ) from error
-    is_ours = not ray.is_initialized()
-    if is_ours:
-        _connect(ray, address)
-    try:
-        with StopSignals() as stop:
-            return _run(ray, function, jobs, display, stop)
-    finally:
-        if is_ours:
-            ray.shutdown()
-
-
-def _connect(ray: Any, address: str | None) -> None:
-    options: dict[str, Any] = {"logging_level": logging.WARNING, "log_to_driver": False}
+    if ray.is_initialized():
+        yield
+        return
+    local: dict[str, Any] = {}
     if address is None:
-        options["include_dashboard"] = False
-    else:
-        options["address"] = address
+        local = {
+            "num_cpus": num_cpus,
+            "include_dashboard": False,
+            "object_store_memory": OBJECT_STORE,
+        }
+    is_main = current_thread() is main_thread()
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        ray.init(**options)
-    except (ConnectionError, RuntimeError) as error:
-        text = str(error).split("\n", maxsplit=1)[0]
-        raise ValueError(f"address={address}: no Ray cluster answers there ({text})") from error
+        # "local" starts a cluster even where one is running; None would take that one.
+        # Ray tells of dead workers on stdout, which belongs to results.
+        with redirect_stdout(_ToLog()):
+            ray.init(address or "local", log_to_driver=False, logging_level=ERROR, **local)
+            yield
+    finally:
+        ray.shutdown()
+        if is_main:
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
 
-def _run(
-    ray: Any,
+class _ToLog(io.TextIOBase):
+    """Logs what is written to it."""
+
+    def write(self, text: str) -> int:
+        """Log a text."""
+        if text.strip():
+            log.debug("ray: %s", text.strip())
+        return len(text)
+
+
+class _Tasks:
+    """The tasks of one call and what has come of its jobs."""
+
+    def __init__(
+        self,
+        function: Callable[[Any, Report], Any],
+        jobs: Sequence[Any],
+        titles: Sequence[str],
+        display: Display,
+        *,
+        limit: int,
+        is_local: bool,
+    ) -> None:
+        import ray
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        self._payloads = [cloudpickle.dumps((function, job)) for job in jobs]
+        self._titles, self._display, self._limit = titles, display, limit
+        self._waiting = deque(range(len(jobs)))
+        self._running: dict[ObjectRef[bytes], int] = {}
+        self._results: dict[int, Any] = {}
+        self._num_starts: Counter[int] = Counter()
+        self._num_stopped: Counter[int] = Counter()
+        self._failure: BaseException | None = None
+        self._stopped_by: int | None = None
+
+        has_gpus = ray.cluster_resources().get("GPU", 0) > 0
+        variables = {} if has_gpus else thread_variables(1)
+        if is_local:  # the machines of a cluster have the package installed
+            variables["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+        environment = {"env_vars": variables}
+        # It lives with this process: other machines may die.
+        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+        board: Any = ray.remote(Board)
+        self._board = board.options(
+            num_cpus=0, scheduling_strategy=here, runtime_env=environment
+        ).remote()
+        self._surroundings = Surroundings(str(Path.cwd()), log_levels())
+        self._perform: Any = ray.remote(perform)
+        self._options = {
+            "num_cpus": 1,
+            "num_gpus": int(has_gpus),
+            "max_retries": MAX_RETRIES,
+            "retry_exceptions": False,
+            "runtime_env": environment,
+        }
+
+    def run(self) -> list[Any]:
+        """Run all jobs and return their results."""
+        import ray
+
+        is_main = current_thread() is main_thread()
+        try:
+            with StopSignals() if is_main else nullcontext() as signals:
+                self._submit()
+                while self._running:
+                    ended, _ = ray.wait(list(self._running), timeout=LOOK_EVERY)
+                    self._show()
+                    for task in ended:
+                        self._collect(task)
+                    self._submit()
+                    if signals is not None and signals.received is not None:
+                        self._stop(signals.received)
+                if signals is not None and signals.received is not None:
+                    self._stop(signals.received)
+        finally:
+            for task in self._running:  # none is left, unless this is left by an exception
+                ray.cancel(task, force=True)
+            ray.kill(self._board)
+        if self._failure is not None:
+            raise self._failure
+        if self._stopped_by is not None:
+            raise StoppedError(self._stopped_by)
+        return [self._results[number] for number in range(len(self._titles))]
+
+    def _submit(self) -> None:
+        while self._waiting and len(self._running) < self._limit:
+            job = self._waiting.popleft()
+            task = self._perform.options(name=self._titles[job], **self._options).remote(
+                self._payloads[job], job, self._board, self._surroundings
+            )
+            self._running[task] = job
+
+    def _show(self) -> None:
+        import ray
+
+        for job, message in ray.get(self._board.take.remote()):
+            if isinstance(message, LogRecord):
+                self._display.log(message)
+            elif isinstance(message, Progress):
+                self._display.report(job, message)
+            else:
+                self._num_starts[job] += 1
+                self._display.start(job)
+                if self._num_starts[job] > 1:
+                    self._display.write(f"{self._titles[job]} goes on, on {message.host}")
+
+    def _collect(self, task: "ObjectRef[bytes]") -> None:
+        """Take a task's result, or see why there is none."""
+        import ray
+        from ray.exceptions import (
+            NodeDiedError,
+            OutOfMemoryError,
+            RayTaskError,
+            TaskCancelledError,
+            WorkerCrashedError,
+        )
+
+        job = self._running.pop(task)
+        try:
+            self._results[job] = pickle.loads(ray.get(task))
+        except TaskCancelledError:
+            self._stop(signal.SIGINT)
+        except (WorkerCrashedError, NodeDiedError, OutOfMemoryError) as error:
+            reason = str(error).strip().partition("\n")[0].rstrip(".")
+            message = (
+                f"a worker ended while it ran {self._titles[job]}, {MAX_RETRIES + 1} times "
+                f"({reason}); the same command goes on"
+            )
+            self._fail(ChildProcessError(message))
+        except RayTaskError as error:
+            if isinstance(error.cause, StoppedError):
+                self._go_on_elsewhere(job, error.cause.number)
+                return
+            if isinstance(error.cause, FailedError):
+                self._fail(error.cause.unpack(self._titles[job]))
+            else:
+                self._fail(error.cause if isinstance(error.cause, ValueError) else error)
+        else:
+            self._display.start(job)
+            self._display.end(job)
+            return
+        self._display.drop(job)
+
+    def _go_on_elsewhere(self, job: int, number: int) -> None:
+        """Submit a job again that saved because its machine, not this one, is going down."""
+        self._num_stopped[job] += 1
+        if self._stopped_by is None and self._num_stopped[job] <= MAX_RETRIES:
+            self._waiting.append(job)
+            return
+        self._display.drop(job)
+        self._stop(number)
+
+    def _fail(self, error: BaseException) -> None:
+        if self._failure is None:
+            self._failure = error
+        else:
+            self._display.write(f"and {type(error).__name__}: {error}")
+        self._stop(signal.SIGTERM)
+
+    def _stop(self, number: int) -> None:
+        """Start no more jobs and have the running ones save; only the first call does anything."""
+        import ray
+
+        if self._stopped_by is not None:
+            return
+        self._stopped_by = int(number)
+        self._waiting.clear()
+        for task in self._running:
+            ray.cancel(task, force=False)
+        if self._running:
+            self._display.write("stopping; the jobs that run save first")
+
+
+def run(
     function: Callable[[Any, Report], Any],
     jobs: Sequence[Any],
-    display: Display,
-    stop: StopSignals,
+    titles: Sequence[str],
+    *,
+    workers: int | Literal["auto"],
+    address: str | None,
+    description: str,
 ) -> list[Any]:
-    has_gpus = ray.cluster_resources().get("GPU", 0) >= 1
-    board = ray.remote(num_cpus=0)(Board).remote()
-    task = ray.remote(
-        max_retries=MAX_RETRIES, num_cpus=0 if has_gpus else 1, num_gpus=1 if has_gpus else 0
-    )(_do)
-    # Read here, where a terminal and the user's modules are; a task's own are Ray's.
-    environment = {"env_vars": {"PYTHONPATH": os.pathsep.join(_search_path())}}
-    numbers = {
-        task.options(runtime_env=environment).remote(function, job, number, board): number
-        for number, job in enumerate(jobs)
-    }
-    results: list[Any] = [None] * len(jobs)
-    shown: set[int] = set()
-    failure: BaseException | None = None
-    is_stopping = False
-    while numbers:
-        done, _ = ray.wait(list(numbers), timeout=SECONDS_BETWEEN_LOOKS)
-        started, progress = ray.get(board.read.remote())
-        for number in sorted(started - shown):
-            display.start(number)
-            shown.add(number)
-        for number, values in progress.items():
-            if number in numbers.values():
-                display.tell(number, Progress(*values))
-        for reference in done:
-            number = numbers.pop(reference)
-            try:
-                results[number] = ray.get(reference)
-                display.finish(number)
-            except ray.exceptions.TaskCancelledError:
-                continue
-            except ray.exceptions.RayTaskError as error:
-                cause = error.cause
-                if not isinstance(cause, StoppedError):
-                    failure = failure or cause
-            except ray.exceptions.RayError as error:
-                text = str(error).split("\n", maxsplit=1)[0]
-                failure = failure or ValueError(
-                    f"{display.titles[number]}: its worker died {MAX_RETRIES + 1} times ({text}); "
-                    "the same command goes on"
-                )
-        if (stop.received or failure) and not is_stopping:
-            is_stopping = True
-            ray.get(board.stop.remote())
-            for reference, number in numbers.items():
-                if number not in started:
-                    ray.cancel(reference)
-    if failure is not None:
-        raise failure
-    if stop.received is not None:
-        raise StoppedError(stop.received)
-    return results
-
-
-def _search_path() -> list[str]:
-    """Return where this process finds modules, for the workers of a local cluster."""
-    import sys
-
-    return [place for place in sys.path if place]
-
-
-def _do(function: Callable[[Any, Report], Any], job: Any, number: int, board: Any) -> Any:
-    """Do one job in a worker of the cluster."""
-    import ray
-
-    latest: list[tuple[int, int, str] | None] = [None]
-    ended = threading.Event()
-
-    def exchange() -> None:
-        while not ended.is_set():
-            with suppress(ray.exceptions.RayError):
-                if ray.get(board.tell.remote(number, latest[0])):
-                    os.kill(os.getpid(), signal.SIGINT)  # which a training takes as any other
-                    return
-            ended.wait(2 * SECONDS_BETWEEN_LOOKS)
-
-    threading.Thread(target=exchange, daemon=True).start()
-    try:
-        return function(job, lambda progress: latest.__setitem__(0, tuple(progress)))
-    except KeyboardInterrupt as error:  # it came before there was anything to save
-        raise StoppedError(signal.SIGINT) from error
-    finally:
-        ended.set()
-        time.sleep(0)
+    """Run the jobs on a cluster; ``run_jobs`` says what is raised when."""
+    limit = len(jobs) if workers == "auto" else workers
+    num_cpus = num_cores() if workers == "auto" else workers
+    with connected(address, num_cpus), Display(titles, description=description) as display:
+        is_local = address is None
+        tasks = _Tasks(function, jobs, titles, display, limit=limit, is_local=is_local)
+        return tasks.run()
