@@ -6,7 +6,7 @@ TORCH ?=
 TORCH_OPTIONS = $(if $(filter cpu,$(TORCH)),--index-url https://download.pytorch.org/whl/cpu,$(TORCH))
 BIN = .venv/bin
 
-.PHONY: setup demo test test-slow test-wheel check bench bench-data bench-eval results results-page clean
+.PHONY: setup demo demo-rates test test-slow test-wheel check bench bench-data bench-eval results results-page clean
 
 setup: .venv/ready
 
@@ -18,7 +18,12 @@ setup: .venv/ready
 	touch $@
 
 demo: setup
-	$(BIN)/hrm-deeploop compare experiment=mini arms=[vanilla,deeploop_mini] run_dir=runs/demo
+	$(BIN)/hrm-deeploop compare experiment=demo beside=docs/results/demo.json run_dir=runs/demo
+
+# What the demo prints beside its arms: vanilla at lower rates, after as many steps.
+demo-rates: setup
+	$(BIN)/hrm-deeploop compare experiment=demo arms=[vanilla_rates] run_dir=runs/demo-rates
+	cp runs/demo-rates/comparison.json docs/results/demo.json
 
 # A process per core, each with one thread.
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --dist loadfile

@@ -26,7 +26,7 @@ from hrm_deeploop.runs.directory import check_same_data
 
 WORKPLACE_KEYS = ("workers", "cluster", "address")
 # Keys of the comparison, not of a run.
-OWN_KEYS = ("arms", "baseline", "seeds", "grid", "budget", "report_dir", *WORKPLACE_KEYS)
+OWN_KEYS = ("arms", "baseline", "seeds", "grid", "budget", "beside", "report_dir", *WORKPLACE_KEYS)
 RESERVED = {"run_dir", "resume", "output", "seed", *OWN_KEYS}
 ARM_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
@@ -57,6 +57,7 @@ class CompareOptions(Workplace):
     grid: dict[str, Annotated[tuple[Scalar, ...], Field(strict=False, min_length=1)]]
     budget: Literal["steps", "examples", "flops"]
     run_dir: str = Field(min_length=1)
+    beside: str | None = None  # a comparison.json to print a line of
     report_dir: str = Field(min_length=1)
 
 

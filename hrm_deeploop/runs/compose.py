@@ -309,9 +309,10 @@ def run_name(*, _root_: Any) -> str:
     Between them stand the model, the transitions and the gradient where they are not those that a
     run has without a word about them, so runs that differ in these have places of their own.
     """
-    if _root_.model.name not in MODELS:  # which is said when the values are checked
-        return str(_root_.model.name)
-    kind = MODELS[_root_.model.name]
+    name = _root_.model.name
+    if name not in MODELS or MODELS[name].depth_key not in _root_.model:
+        return str(name)  # what is wrong is said when the values are checked
+    kind = MODELS[name]
     parts = [_root_.data.source, kind.short_name(_root_.model), _root_.scaling.rule]
     for key, module in kind.loops.items():
         if _root_[key] != "huginn":
