@@ -6,7 +6,7 @@ TORCH ?=
 TORCH_OPTIONS = $(if $(filter cpu,$(TORCH)),--index-url https://download.pytorch.org/whl/cpu,$(TORCH))
 BIN = .venv/bin
 
-.PHONY: setup demo test test-slow check bench bench-data bench-eval results results-page clean
+.PHONY: setup demo demo-rates test test-slow test-wheel check bench bench-data bench-eval results results-page clean
 
 setup: .venv/ready
 
@@ -18,7 +18,12 @@ setup: .venv/ready
 	touch $@
 
 demo: setup
-	$(BIN)/python scripts/compare.py experiment=mini arms=[vanilla,deeploop_mini] run_dir=runs/demo
+	$(BIN)/hrm-deeploop compare experiment=demo beside=docs/results/demo.json run_dir=runs/demo
+
+# What the demo prints beside its arms: vanilla at lower rates, after as many steps.
+demo-rates: setup
+	$(BIN)/hrm-deeploop compare experiment=demo arms=[vanilla_rates] run_dir=runs/demo-rates
+	cp runs/demo-rates/comparison.json docs/results/demo.json
 
 # A process per core, each with one thread.
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --dist loadfile
@@ -29,6 +34,20 @@ test: setup
 test-slow: setup
 	$(PYTEST) -m slow
 
+# A wheel in an environment of its own, used from a directory outside the checkout.
+test-wheel: setup
+	rm -rf build dist
+	$(BIN)/python -m build --wheel
+	$(PYTHON) -m venv build/venv
+	build/venv/bin/pip install --disable-pip-version-check dist/*.whl --constraint constraints.txt $(TORCH_OPTIONS)
+	outside=$$(mktemp -d) && cd $$outside && PATH=$(CURDIR)/build/venv/bin:$$PATH sh -euxc '\
+	hrm-deeploop describe experiment=mini; \
+	hrm-deeploop data stats data=arc1-mini; \
+	hrm-deeploop train experiment=smoke run_dir=run; \
+	hrm-deeploop evaluate run=run; \
+	python -c "import hrm_deeploop as hd; print(hd.load_run(\"run\").predict(\"0d3d703e\"))"'
+	rm -rf build dist
+
 check: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -36,24 +55,22 @@ check: setup
 
 # Training and evaluation speed as ratios within the run; trains the model that it evaluates first.
 bench: setup
-	$(BIN)/python scripts/bench.py train
+	$(BIN)/hrm-deeploop bench train
 
 # Examples per CPU second of the data pipeline; the last line is JSON.
 bench-data: setup
-	$(BIN)/python scripts/bench.py data
+	$(BIN)/hrm-deeploop bench data
 
 # The vote on 419,000 predictions; halting=act against fixed on a model that is trained first.
 bench-eval: setup
-	$(BIN)/python scripts/bench.py eval
+	$(BIN)/hrm-deeploop bench eval
 
 # Everything in docs/results.md: some nine hours of 2 cores; finished cells are read, not run again.
-# Two processes share the cells: make results SHARE=0/2 & make results SHARE=1/2. One thread each,
-# for the number of threads decides the last digits.
 RESULTS = runs/results
-SHARE ?= null
-MINI = experiment=mini compile=true data.validation=0.5 share=$(SHARE)
-COMPARE = OMP_NUM_THREADS=1 $(BIN)/python scripts/compare.py $(MINI)
-SWEEP = OMP_NUM_THREADS=1 $(BIN)/python scripts/sweep.py $(MINI)
+
+MINI = experiment=mini compile=true data.validation=0.5
+COMPARE = $(BIN)/hrm-deeploop compare $(MINI)
+SWEEP = $(BIN)/hrm-deeploop sweep $(MINI)
 SEEDS = seeds=[0,1,2]
 RATES = 'grid={optim.lr:[5e-4,1e-3,2e-3,4e-3]}'
 AT_1E_3 = 'grid={optim.lr:[1e-3]}'
@@ -62,7 +79,7 @@ FIVE_ARMS = arms=[vanilla,deepnorm,deeploop,deeploop_asymmetric,deeploop_forward
 # In training, by one seed; the cells are some of the five arms'.
 KAPPA = arms=[vanilla,deepnorm,deeploop] seeds=[0] $(AT_1E_3) alignment.every=250 alignment.segment=2
 STABILITY = $(SEEDS) total_steps=500 alignment.every=125 alignment.segment=2
-ALIGN = $(BIN)/python scripts/alignment.py segment=2 batches=4
+ALIGN = $(BIN)/hrm-deeploop alignment segment=2 batches=4
 comma = ,
 # deeploop against vanilla of as many rounds; six rounds against three of the same transition
 pairs = $(subst $() ,$(comma),$(foreach rounds,$1,deeploop_r$(rounds):vanilla_r$(rounds)))
@@ -86,14 +103,14 @@ results: setup
 	$(SWEEP) $(LOOPED_STABILITY) optim.lr=4e-3 run_dir=$(RESULTS)/looped-exponents
 	$(SWEEP) $(LOOPED_STABILITY) optim.lr=5.6e-3 run_dir=$(RESULTS)/looped-exponents-5.6e-3
 	$(SWEEP) $(LOOPED_STABILITY) optim.lr=8e-3 run_dir=$(RESULTS)/looped-exponents-8e-3
-	case "$(SHARE)" in null|0/*) $(MAKE) results-page;; esac
+	$(MAKE) results-page
 
 # From finished runs: kappa of their checkpoints, the page's rows and tables.
 results-page: setup
 	$(ALIGN) run=[$(RESULTS)/L2,$(RESULTS)/L6] arm=vanilla out=$(RESULTS)/alignment-vanilla.json
 	$(ALIGN) run=[$(RESULTS)/L2,$(RESULTS)/L6] arm=deepnorm out=$(RESULTS)/alignment-deepnorm.json
 	$(ALIGN) run=[$(RESULTS)/L2,$(RESULTS)/L6] arm=deeploop out=$(RESULTS)/alignment-deeploop.json
-	$(BIN)/python scripts/results.py runs=$(RESULTS)
+	$(BIN)/hrm-deeploop results runs=$(RESULTS)
 
 clean:
 	rm -rf .venv build *.egg-info .pytest_cache .ruff_cache

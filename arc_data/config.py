@@ -67,3 +67,15 @@ class DataConfig(BaseModel):
         if self.solutions is not None and self.challenges is None:
             raise ValueError(f"solutions={self.solutions} needs challenges")
         return self
+
+    def check_votes(self, votes: int, key: str) -> None:
+        """Refuse more votes than a task has puzzles; ``key`` is the name of the number.
+
+        Raises:
+            ValueError: naming how many puzzles there are.
+        """
+        if votes > self.num_aug + 1:
+            raise ValueError(
+                f"{key}={votes}: there are {self.num_aug + 1} puzzles of a task "
+                f"(data.num_aug={self.num_aug} and the identity)"
+            )

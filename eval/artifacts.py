@@ -1,11 +1,9 @@
 """Turn predictions into the files of an evaluation directory."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from eval.ladder import build_ladder
+from eval.ladder import Ladder, build_ladder
 from eval.plots import plot_ladders
 from eval.predictions import Predictions
 from eval.report import write_report
@@ -21,7 +19,7 @@ REPORT_FILE = "report.html"
 
 def write_artifacts(
     directory: Path, predictions: Predictions, *, attempts: Sequence[int], name: str
-) -> dict[str, Any]:
+) -> Ladder:
     """Vote, score, and write ladder, plot, submission and report; returns the ladder.
 
     ``name`` is what the plot calls the evaluation.
@@ -35,7 +33,7 @@ def write_artifacts(
         predictions.tasks,
         directory / SUBMISSION_FILE,
     )
-    (directory / LADDER_FILE).write_text(json.dumps(ladder) + "\n", encoding="utf-8")
+    ladder.save(directory / LADDER_FILE)
     plot_ladders({name: ladder}, directory / PLOT_FILE)
     write_report(ballots, candidates, ladder, directory / REPORT_FILE)
     return ladder

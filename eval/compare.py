@@ -7,10 +7,11 @@ comparison in which something undeclared differs is refused.
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-# Where a run is kept and how it is continued is not part of what was run.
-NOT_COMPARED = frozenset(("run_dir", "resume"))
+# Where a run is kept, how it is continued and where its kinds are defined is not what was run.
+NOT_COMPARED = frozenset(("run_dir", "resume", "plugins"))
 
-Difference = dict[str, dict[str, Any]]  # dotted key -> arm -> value
+ConfigDifference = dict[str, dict[str, Any]]
+"""Dotted key -> arm -> value, of the keys in which the arms' configurations differ."""
 
 
 def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -24,7 +25,7 @@ def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def config_difference(configs: Mapping[str, Mapping[str, Any]]) -> Difference:
+def config_difference(configs: Mapping[str, Mapping[str, Any]]) -> ConfigDifference:
     """Every key whose value is not the same in all configurations; a missing one is None."""
     flat = {name: flatten(config) for name, config in configs.items()}
     keys = dict.fromkeys(key for values in flat.values() for key in values)
@@ -36,7 +37,7 @@ def config_difference(configs: Mapping[str, Mapping[str, Any]]) -> Difference:
     }
 
 
-def check_declared(difference: Difference, declared: Mapping[str, Iterable[str]]) -> None:
+def check_declared(difference: ConfigDifference, declared: Mapping[str, Iterable[str]]) -> None:
     """Refuse a difference that no arm declares; ``scaling`` declares ``scaling.rule`` too.
 
     Raises:
@@ -54,7 +55,7 @@ def check_declared(difference: Difference, declared: Mapping[str, Iterable[str]]
         )
 
 
-def format_difference(difference: Difference) -> str:
+def format_difference(difference: ConfigDifference) -> str:
     """One line per key."""
     lines = [
         f"  {key}: " + ", ".join(f"{arm} = {value}" for arm, value in values.items())

@@ -1,15 +1,14 @@
 """The evaluation ladder: both scores over attempts K, and at K = 2 over votes A and segments."""
 
-import json
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from jaxtyping import Bool
 
 from eval.predictions import Predictions
+from eval.record import Record
 from eval.score import Score, score, truth_ranks
+from eval.tables import SCORE_TITLES, Table, format_html, format_text, percent
 from eval.vote import Ballots, Ranking
 
 ATTEMPTS = (1, 2, 4, 8, 16)  # the paper's rungs
@@ -17,15 +16,81 @@ VOTES = (1, 4, 16, 64, 256, 1000)
 ARC_PRIZE_ATTEMPTS = 2
 
 
-def build_ladder(ballots: Ballots, *, attempts: Sequence[int] = ATTEMPTS) -> dict[str, Any]:
-    """The content of ladder.json: fractions of the scored tasks, null where nothing is scored.
+class Rungs(Record):
+    """Both scores by rung: fractions of the scored tasks; None where nothing is scored."""
 
-    ``oracle`` counts the truth anywhere among the candidates. ``votes_at_2`` has the rungs of
-    ``VOTES`` that there are augmentations for, and all of them. ``segments_at_2`` has the rungs
-    that were predicted: the answers if no row ran more segments; null if none were asked for.
-    ``num_votes`` is the largest number of augmentations of a test pair. ``warnings`` says what
-    makes the numbers doubtful.
+    all_tests: dict[int, float | None]
+    arc_prize: dict[int, float | None]
+
+    def of(self, score: str) -> dict[int, float | None]:
+        """Return the rungs of a score, by its name."""
+        return getattr(self, score)
+
+
+class AnyRung(Record):
+    """A score with every candidate allowed."""
+
+    all: float | None
+
+
+class Oracle(Record):
+    """Both scores where the truth may be any of the candidates."""
+
+    all_tests: AnyRung
+    arc_prize: AnyRung
+
+    def of(self, score: str) -> float | None:
+        """Return a score, by its name."""
+        return getattr(self, score).all
+
+
+class Ladder(Rungs):
+    """What ladder.json holds: both scores over attempts K, and at K = 2 over votes and segments.
+
+    ``segments_at_2`` has the rungs that were predicted: the answers if no row ran more segments;
+    None if none were asked for. ``warnings`` says what makes the numbers doubtful.
     """
+
+    oracle: Oracle
+    votes_at_2: Rungs  # over A: the rungs of ``VOTES`` that there are, and all of them
+    segments_at_2: Rungs | None
+    num_votes: int  # the largest number of augmentations of a test pair
+    num_pooled: int  # evaluations whose votes are counted together
+    mean_segments: float
+    num_tasks: int
+    num_scored_tasks: int
+    num_scored_pairs: int
+    warnings: tuple[str, ...]
+
+    def at(self, attempts: int = ARC_PRIZE_ATTEMPTS) -> Score | None:
+        """Return both scores at so many attempts; None where nothing is scored.
+
+        Raises:
+            ValueError: if the ladder does not have the rung.
+        """
+        if attempts not in self.all_tests:
+            rungs = ", ".join(map(str, self.all_tests))
+            raise ValueError(f"attempts={attempts}: the ladder has the rungs {rungs}")
+        found = (self.all_tests[attempts], self.arc_prize[attempts])
+        return None if found[0] is None or found[1] is None else Score(found[0], found[1])
+
+    def _repr_html_(self) -> str:
+        return format_html(ladder_tables({"": self}))
+
+    def show(self) -> None:
+        """Print the ladder's tables."""
+        print(format_ladders({"": self}))
+
+    def __repr__(self) -> str:
+        rungs = ", ".join(
+            f"K={k} {'n/a' if value is None else f'{100 * value:.2f} %'}"
+            for k, value in self.all_tests.items()
+        )
+        return f"Ladder(all_tests of {self.num_scored_tasks} tasks: {rungs})"
+
+
+def build_ladder(ballots: Ballots, *, attempts: Sequence[int] = ATTEMPTS) -> Ladder:
+    """Build the ladder of counted ballots."""
     predictions = ballots.predictions
     num_votes = int(predictions.vote.max()) + 1
 
@@ -34,24 +99,82 @@ def build_ladder(ballots: Ballots, *, attempts: Sequence[int] = ATTEMPTS) -> dic
 
     final = ballots.rank()
     ranks = truth_ranks(ballots, final)
-    at_votes = {
-        votes: at_2(predictions.final & (predictions.vote < votes))
-        for votes in sorted({*(v for v in VOTES if v < num_votes), num_votes})
-    }
+    at_attempts = _rungs({k: score(ranks, k) for k in sorted(set(attempts))})
+    at_votes = _rungs(
+        {
+            votes: at_2(predictions.final & (predictions.vote < votes))
+            for votes in sorted({*(v for v in VOTES if v < num_votes), num_votes})
+        }
+    )
     at_segments = {limit: at_2(rows) for limit, rows in _segment_rungs(predictions).items()}
-    ladder = {
-        **_by_score({k: score(ranks, k) for k in sorted(set(attempts))}),
-        "oracle": _by_score({"all": score(ranks, None)}),
-        "votes_at_2": _by_score(at_votes),
-        "segments_at_2": _by_score(at_segments) if at_segments else None,
-        "num_votes": num_votes,
-        "num_pooled": len(predictions.about.get("pooled", [None])),
-        "mean_segments": float(predictions.segments[predictions.final].mean()),
-        "num_tasks": len(predictions.tasks),
-        "num_scored_tasks": len(ranks),
-        "num_scored_pairs": sum(map(len, ranks.values())),
-    }
-    return {**ladder, "warnings": _warnings(ballots, final, ladder)}
+    oracle = score(ranks, None)
+    return Ladder(
+        all_tests=at_attempts.all_tests,
+        arc_prize=at_attempts.arc_prize,
+        oracle=Oracle(
+            all_tests=AnyRung(all=None if oracle is None else oracle.all_tests),
+            arc_prize=AnyRung(all=None if oracle is None else oracle.arc_prize),
+        ),
+        votes_at_2=at_votes,
+        segments_at_2=_rungs(at_segments) if at_segments else None,
+        num_votes=num_votes,
+        num_pooled=len(predictions.about.runs),
+        mean_segments=float(predictions.segments[predictions.final].mean()),
+        num_tasks=len(predictions.tasks),
+        num_scored_tasks=len(ranks),
+        num_scored_pairs=sum(map(len, ranks.values())),
+        warnings=tuple(_warnings(ballots, final, at_attempts, at_votes)),
+    )
+
+
+def ladder_tables(ladders: Mapping[str, Ladder]) -> list[Table]:
+    """Both scores over attempts, then over votes, then over segments where asked for."""
+    first = next(iter(ladders.values()))
+    tables = [
+        Table(
+            caption=f"{score}: {SCORE_TITLES[score]}, % of {first.num_scored_tasks} tasks",
+            columns=[*(f"K={rung}" for rung in first.of(score)), "any K"],
+            rows={
+                name: [
+                    *(percent(ladder.of(score).get(rung)) for rung in first.of(score)),
+                    percent(ladder.oracle.of(score)),
+                ]
+                for name, ladder in ladders.items()
+            },
+        )
+        for score in Score._fields
+    ]
+    for letter, axis, rungs in (
+        ("A", "votes A", {name: ladder.votes_at_2 for name, ladder in ladders.items()}),
+        ("S", "segments S", {name: ladder.segments_at_2 for name, ladder in ladders.items()}),
+    ):
+        found = {name: at for name, at in rungs.items() if at is not None}
+        if len(found) < len(rungs):
+            continue
+        own = next(iter(found.values()))
+        tables += [
+            Table(
+                caption=f"{score} at K=2, over {axis}",
+                columns=[f"{letter}={rung}" for rung in own.of(score)],
+                rows={
+                    name: [percent(at.of(score).get(rung)) for rung in own.of(score)]
+                    for name, at in found.items()
+                },
+            )
+            for score in Score._fields
+        ]
+    return tables
+
+
+def format_ladders(ladders: Mapping[str, Ladder]) -> str:
+    """The tables as text, and what makes the numbers doubtful."""
+    lines = [format_text(ladder_tables(ladders))]
+    for name, ladder in ladders.items():
+        of = f"{name}: " if name else ""
+        if ladder.num_pooled > 1:
+            lines.append(f"{of}an ensemble of {ladder.num_pooled} evaluations, votes pooled\n")
+        lines += [f"warning: {of}{warning}" for warning in ladder.warnings]
+    return "\n".join(lines)
 
 
 def _segment_rungs(predictions: Predictions) -> dict[int, Bool[np.ndarray, " n"]]:
@@ -68,7 +191,7 @@ def _segment_rungs(predictions: Predictions) -> dict[int, Bool[np.ndarray, " n"]
     return {limit: rows for limit, rows in rungs.items() if rows.sum() == p.final.sum()}
 
 
-def _warnings(ballots: Ballots, final: Ranking, ladder: dict[str, Any]) -> list[str]:
+def _warnings(ballots: Ballots, final: Ranking, attempts: Rungs, votes: Rungs) -> list[str]:
     warnings = []
     p = ballots.predictions
     num_pairs = sum(len(task.test) for task in p.tasks)
@@ -90,8 +213,7 @@ def _warnings(ballots: Ballots, final: Ranking, ladder: dict[str, Any]) -> list[
     empty = int((ballots.row_candidate[p.final] < 0).sum())
     if 2 * empty >= p.final.sum():
         warnings.append(f"{empty} of {p.final.sum()} predictions are empty, which is no vote")
-    for name, over in (("arc_prize", "attempts K"), ("votes_at_2", "votes A")):
-        rungs = ladder[name] if name == "arc_prize" else ladder[name]["arc_prize"]
+    for rungs, over in ((attempts.arc_prize, "attempts K"), (votes.arc_prize, "votes A")):
         values = set(rungs.values())
         if len(rungs) > 1 and len(values) == 1 and values.isdisjoint({None, 1.0}):
             warnings.append(
@@ -101,13 +223,9 @@ def _warnings(ballots: Ballots, final: Ranking, ladder: dict[str, Any]) -> list[
     return warnings
 
 
-def _by_score(rungs: dict[Any, Score | None]) -> dict[str, dict[str, float | None]]:
-    return {
-        name: {str(rung): None if s is None else getattr(s, name) for rung, s in rungs.items()}
-        for name in Score._fields
-    }
-
-
-def read_ladder(path: Path) -> dict[str, Any]:
-    """A ladder.json."""
-    return json.loads(path.read_text(encoding="utf-8"))
+def _rungs(scores: dict[int, Score | None]) -> Rungs:
+    """Turn scores by rung into rungs by score."""
+    return Rungs(
+        all_tests={rung: None if s is None else s.all_tests for rung, s in scores.items()},
+        arc_prize={rung: None if s is None else s.arc_prize for rung, s in scores.items()},
+    )

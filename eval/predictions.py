@@ -16,9 +16,10 @@ and it holds the tasks, so that it can be scored without their source. The entri
     final          (n,)  true for the row's answer; false for what it would have answered after
                          ``segments`` segments, kept for the ladder over segments
     tasks          JSON text as bytes: the tasks in ARC's format, with ``id`` and ``split``
-    about          JSON text as bytes: what was run
+    about          JSON text as bytes: what was run (:class:`About`)
 """
 
+import io
 import json
 import zipfile
 import zlib
@@ -29,10 +30,26 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Integer, UInt8
+from pydantic import Field
 
+from arc_data.atomic import write_atomically
 from arc_data.augment import NUM_DIHEDRAL, from_dihedral
 from arc_data.grid import NUM_COLORS, Grid
 from arc_data.task import Task, parse_task, to_json
+from eval.record import Record
+
+
+class About(Record):
+    """What was run: facts to read, and the key, which is equal for equal answers."""
+
+    facts: dict[str, str | int | float | bool] = Field(default_factory=dict)
+    key: dict[str, Any] = Field(default_factory=dict)
+    pooled: tuple["About", ...] = ()  # of an ensemble: what each of its files was
+
+    @property
+    def runs(self) -> tuple["About", ...]:
+        """What was run, one by one."""
+        return self.pooled or (self,)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -51,7 +68,7 @@ class Predictions:
     halt: Float[np.ndarray, " n"]
     segments: Integer[np.ndarray, " n"]
     final: Bool[np.ndarray, " n"]
-    about: dict[str, Any] = field(default_factory=dict)
+    about: About = field(default_factory=About)
 
     def __len__(self) -> int:
         return len(self.task)
@@ -85,7 +102,7 @@ class Predictions:
         columns = {name: getattr(self, name) for name in COLUMNS}
         entries = [{"id": task.id, "split": task.split, **to_json(task)} for task in self.tasks]
         columns["tasks"] = _to_bytes(entries)
-        columns["about"] = _to_bytes(self.about)
+        columns["about"] = np.frombuffer(self.about.to_json().encode("ascii"), dtype=np.uint8)
         path.parent.mkdir(parents=True, exist_ok=True)
         write_npz(path, columns)
 
@@ -121,7 +138,7 @@ def pool(several: Sequence[Predictions]) -> Predictions:
         replace(p, task=np.array([number[t.id] for t in p.tasks], dtype=np.int32)[p.task])
         for p in several
     ]
-    about = {"pooled": [predictions.about for predictions in several]}
+    about = About(pooled=tuple(about for p in several for about in p.about.runs))
     return replace(join(renumbered), tasks=tuple(tasks.values()), about=about)
 
 
@@ -151,10 +168,12 @@ def load_predictions(path: Path) -> Predictions:
     try:
         with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
             columns = {name: file[name] for name in COLUMNS}
-            entries, about = (json.loads(file[name].tobytes()) for name in ("tasks", "about"))
+            entries, about = json.loads(file["tasks"].tobytes()), file["about"].tobytes()
         _check_shapes(columns)
         tasks = [parse_task(entry["id"], entry, str(path), entry["split"]) for entry in entries]
-        predictions = Predictions(tasks=tuple(tasks), about=about, **columns)
+        predictions = Predictions(
+            tasks=tuple(tasks), about=About.from_json(about.decode("ascii"), "about"), **columns
+        )
         _check_columns(predictions)
     except NPZ_ERRORS as error:
         raise ValueError(f"{path}: not a predictions file ({error})") from error
@@ -208,8 +227,7 @@ def _to_bytes(value: Any) -> UInt8[np.ndarray, " bytes"]:
 
 
 def write_npz(path: Path, columns: dict[str, np.ndarray]) -> None:
-    """Write a compressed ``.npz`` beside ``path`` and rename it."""
-    partial = path.with_name(path.name + ".partial")
-    with partial.open("wb") as file:
-        np.savez_compressed(file, allow_pickle=False, **columns)
-    partial.rename(path)
+    """Write a compressed ``.npz``, atomically."""
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, allow_pickle=False, **columns)
+    write_atomically(path, buffer.getvalue())

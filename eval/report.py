@@ -16,11 +16,10 @@ from PIL import Image, ImageColor
 
 from arc_data.grid import NUM_COLORS, Grid
 from arc_data.task import Task
-from eval.ladder import ARC_PRIZE_ATTEMPTS
+from eval.ladder import ARC_PRIZE_ATTEMPTS, Ladder, ladder_tables
 from eval.pages import data_uri, write_page
 from eval.plots import ladders_svg
 from eval.score import scored_tasks, truth_ranks
-from eval.tables import ladder_tables
 from eval.vote import Ballots, Candidate, TestPair
 
 TEMPLATE = "report.html.jinja"
@@ -32,18 +31,17 @@ NEAR_MISS_SHARE = 0.1
 def write_report(
     ballots: Ballots,
     candidates: Mapping[TestPair, Sequence[Candidate]],
-    ladder: Mapping[str, Any],
+    ladder: Ladder,
     path: Path,
 ) -> None:
     """Write the page of one evaluation."""
-    about = ballots.predictions.about
-    what_was_run = [entry.get("facts", {}) for entry in about.get("pooled", [about])]
+    what_was_run = [about.facts for about in ballots.predictions.about.runs]
     title = " + ".join(
-        f"{Path(facts.get('run', 'predictions')).name} {facts.get('evaluation', '')}".strip()
+        f"{Path(str(facts.get('run', 'predictions'))).name} {facts.get('evaluation', '')}".strip()
         for facts in what_was_run
     )
     if len(what_was_run) == 1:
-        what_was_run = [{**what_was_run[0], "mean segments": f"{ladder['mean_segments']:.2f}"}]
+        what_was_run = [{**what_was_run[0], "mean segments": f"{ladder.mean_segments:.2f}"}]
     tasks = _gallery(ballots, candidates)
     counts = Counter(task["status"] for task in tasks)
     filters = [

@@ -16,14 +16,14 @@ from jaxtyping import Bool, Int64
 
 from arc_data.task import Task
 from eval.answers import Answers
-from eval.predictions import COLUMNS, NPZ_ERRORS, Predictions, join, write_npz
+from eval.predictions import COLUMNS, NPZ_ERRORS, About, Predictions, join, write_npz
 
 KEY_FILE = "key.json"
 SECONDS_PER_PART = 20.0
 
 
 class Shards:
-    """The folder of parts beside the predictions file ``path``.
+    """The folder of shards beside the predictions file ``path``.
 
     Args:
         path: of the finished file.
@@ -79,7 +79,7 @@ class Shards:
         mine = sorted(self.folder.glob(f"rank{self.rank:04}-*.npz"))
         return 1 + int(mine[-1].stem.split("-")[1]) if mine else 0
 
-    def finish(self, tasks: tuple[Task, ...], about: dict[str, Any], num_rows: int) -> Predictions:
+    def finish(self, tasks: tuple[Task, ...], about: About, num_rows: int) -> Predictions:
         """All answers in the order of their rows. For one rank alone.
 
         Raises:

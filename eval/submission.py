@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from arc_data.atomic import write_atomically
 from arc_data.files import read_json
 from arc_data.grid import grid_problems, shown
 from arc_data.task import InvalidDataError, Task
@@ -66,7 +67,7 @@ def write_submission(submission: Submission, tasks: Sequence[Task], path: Path) 
     """Write ``submission.json``, after checking it against the challenge."""
     problems = list(submission_problems(submission, tasks, str(path)))
     assert not problems, problems[0]
-    path.write_text(json.dumps(submission) + "\n", encoding="utf-8")
+    write_atomically(path, json.dumps(submission) + "\n")
 
 
 def read_submission(path: Path, tasks: Sequence[Task]) -> Submission:

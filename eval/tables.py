@@ -1,15 +1,13 @@
-"""Tables, in text and Markdown; ladders as tables."""
+"""Tables, in text, Markdown and HTML."""
 
-from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
-
-from eval.score import Score
+from collections.abc import Iterable
+from html import escape
+from typing import NamedTuple
 
 SCORE_TITLES = {
     "all_tests": "every test pair of the task solved",
     "arc_prize": "mean over the task's test pairs",
 }
-Ladder = Mapping[str, Any]
 
 
 class Table(NamedTuple):
@@ -18,56 +16,6 @@ class Table(NamedTuple):
     caption: str
     columns: list[str]
     rows: dict[str, list[str]]
-
-
-def ladder_tables(ladders: Mapping[str, Ladder]) -> list[Table]:
-    """Both scores over attempts, then over votes, then over segments where asked for."""
-    first = next(iter(ladders.values()))
-    tables = [
-        Table(
-            caption=f"{score}: {SCORE_TITLES[score]}, % of {first['num_scored_tasks']} tasks",
-            columns=[*(f"K={rung}" for rung in first[score]), "any K"],
-            rows={
-                name: [
-                    *(percent(ladder[score].get(rung)) for rung in first[score]),
-                    percent(ladder["oracle"][score]["all"]),
-                ]
-                for name, ladder in ladders.items()
-            },
-        )
-        for score in Score._fields
-    ]
-    for key, letter, axis in (("votes_at_2", "A", "votes A"), ("segments_at_2", "S", "segments S")):
-        if not all(ladder[key] for ladder in ladders.values()):
-            continue
-        tables += [
-            Table(
-                caption=f"{score} at K=2, over {axis}",
-                columns=[f"{letter}={rung}" for rung in first[key][score]],
-                rows={
-                    name: [percent(ladder[key][score].get(rung)) for rung in first[key][score]]
-                    for name, ladder in ladders.items()
-                },
-            )
-            for score in Score._fields
-        ]
-    return tables
-
-
-def format_ladders(ladders: Mapping[str, Ladder]) -> str:
-    """The tables as text, and what makes the numbers doubtful."""
-    lines = [format_text(ladder_tables(ladders))]
-    lines += [
-        f"{name}: an ensemble of {ladder['num_pooled']} evaluations, their votes pooled\n"
-        for name, ladder in ladders.items()
-        if ladder["num_pooled"] > 1
-    ]
-    lines += [
-        f"warning: {name}: {warning}"
-        for name, ladder in ladders.items()
-        for warning in ladder["warnings"]
-    ]
-    return "\n".join(lines)
 
 
 def format_text(tables: Iterable[Table]) -> str:
@@ -84,6 +32,19 @@ def format_text(tables: Iterable[Table]) -> str:
         ]
         lines.append("")
     return "\n".join(lines)
+
+
+def format_html(tables: Iterable[Table]) -> str:
+    """Write the tables as HTML, for a notebook."""
+    found = []
+    for table in tables:
+        rows = [("", table.columns), *table.rows.items()]
+        cells = [
+            "".join(f"<td>{escape(entry)}</td>" for entry in (name, *row)) for name, row in rows
+        ]
+        body = "".join(f"<tr>{row}</tr>" for row in cells)
+        found.append(f"<table><caption>{escape(table.caption)}</caption>{body}</table>")
+    return "\n".join(found)
 
 
 def format_markdown(tables: Iterable[Table]) -> str:

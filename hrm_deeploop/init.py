@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from hrm_deeploop.block import Stack
+from hrm_deeploop.scaling import LayerGains
 
 if TYPE_CHECKING:
     from hrm_deeploop.model import Reasoner
@@ -40,7 +41,7 @@ def initialize(model: "Reasoner", generator: torch.Generator) -> None:
     if model.embed_positions is not None:
         truncated_normal_(model.embed_positions, embedding_std, generator)
     for name, stack in model.stacks.items():
-        _initialize_stack(stack, model.scaling[name].beta, generator)
+        _initialize_stack(stack, model.scaling[name], generator)
     if model.lm_head is not None:
         truncated_normal_(model.lm_head.weight, embedding_std, generator)
     model.q_head.weight.zero_()
@@ -52,8 +53,8 @@ def initialize(model: "Reasoner", generator: torch.Generator) -> None:
         transition.initialize(lambda tensor, std: truncated_normal_(tensor, std, generator))
 
 
-def _initialize_stack(stack: Stack, beta: float, generator: torch.Generator) -> None:
-    for block in stack:
+def _initialize_stack(stack: Stack, gains: LayerGains, generator: torch.Generator) -> None:
+    for block, (_, beta) in zip(stack, gains, strict=True):
         attention, mlp = block.attention, block.mlp
         for linear in (attention.qkv_proj, attention.o_proj, mlp.gate_up_proj, mlp.down_proj):
             truncated_normal_(linear.weight, 1 / math.sqrt(linear.weight.shape[1]), generator)

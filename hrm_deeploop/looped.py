@@ -5,25 +5,42 @@
     tokens, halt <- Coda(z)          j blocks, once
 
 The state z goes from segment to segment, as z_H and z_L do in HRM; prelude and coda run in each.
-With the transition ``vanilla`` e enters at the first round alone, as in that paper's eq. 1.
+With the transition ``once_a_cycle`` e enters at the first round alone, as in that paper's eq. 1.
 """
 
+from collections.abc import Mapping
 from functools import partial
-from typing import Unpack
+from typing import Any, ClassVar, Literal, Unpack, get_args
 
 import torch
 import torch.nn.functional as F
+from pydantic import Field
 from torch import Tensor
 
-from hrm_deeploop.config import HUGINN, LoopedConfig, TransitionConfig
+from hrm_deeploop.config import MAX_COUNT, ReasonerConfig
 from hrm_deeploop.init import initialize
 from hrm_deeploop.layers import Latent
-from hrm_deeploop.model import CommonOptions, Embedded, Reasoner, Visit
+from hrm_deeploop.model import CommonOptions, Embedded, Reasoner, Visit, model
 from hrm_deeploop.recurrence import Loop, State, run_rounds
-from hrm_deeploop.scaling import LoopedGradient, count_looped_visits
-from hrm_deeploop.transition import Transition, build_transition
+from hrm_deeploop.scaling import ModuleVisits, VisitCounts
+from hrm_deeploop.transitions import HUGINN, Transition, TransitionConfig
+
+Gradient = Literal["all_rounds", "last_round"]
 
 
+class LoopedConfig(ReasonerConfig):
+    """Architecture of one looped Transformer (DeepLoop, arXiv:2607.13491, sec. 3)."""
+
+    name: Literal["looped"] = "looped"  # pyright: ignore[reportIncompatibleVariableOverride]
+    prelude_layers: int = Field(ge=0, le=MAX_COUNT)  # i: blocks before the loop
+    layers: int = Field(ge=1, le=MAX_COUNT)  # K: physical blocks of the loop
+    rounds: int = Field(ge=1, le=MAX_COUNT)  # R
+    coda_layers: int = Field(ge=0, le=MAX_COUNT)  # j: blocks behind it
+    tie_embeddings: bool  # read tokens out with the embedding
+    embedding_norm: bool  # RMSNorm of the embedded input
+
+
+@model("looped")
 class Looped(Reasoner):
     """One looped Transformer.
 
@@ -35,22 +52,50 @@ class Looped(Reasoner):
         common: see :class:`CommonOptions`.
     """
 
+    Config = LoopedConfig
+    gradients: ClassVar[tuple[str, ...]] = get_args(Gradient)
+    loops: ClassVar[Mapping[str, str]] = {"transition": "loop"}
+    depth_key = "rounds"
+    revisited = "loop"
+
+    @classmethod
+    def count_visits(cls, config: LoopedConfig, gradient: str) -> VisitCounts:
+        """Count R rounds of the loop; prelude and coda are visited once: N = i + K R + j."""
+        rounds = config.rounds
+        modules = {
+            "prelude": ModuleVisits(config.prelude_layers, 1, 1, in_loop=False),
+            "loop": ModuleVisits(config.layers, 1 if gradient == "last_round" else rounds, rounds),
+            "coda": ModuleVisits(config.coda_layers, 1, 1, in_loop=False),
+        }
+        return VisitCounts({name: module for name, module in modules.items() if module.layers})
+
+    @classmethod
+    def hides_first_update(cls, config: LoopedConfig, gradient: str) -> dict[str, str]:
+        return {"transition": "round"} if gradient == "last_round" and config.rounds > 1 else {}
+
+    @classmethod
+    def facts(cls, config: LoopedConfig) -> dict[str, str]:
+        return {"layers, rounds": f"{config.layers}, {config.rounds}"}
+
+    @classmethod
+    def describe(cls, config: LoopedConfig) -> str:
+        around = f"prelude {config.prelude_layers}, coda {config.coda_layers}"
+        return f"looped: {config.layers} blocks, {config.rounds} rounds, {around}"
+
+    @classmethod
+    def short_name(cls, values: Mapping[str, Any]) -> str:
+        return f"looped-r{values['rounds']}"
+
     def __init__(
         self,
         config: LoopedConfig,
         *,
-        gradient: LoopedGradient,
+        gradient: Gradient,
         transition: TransitionConfig = HUGINN,
         generator: torch.Generator,
         **common: Unpack[CommonOptions],
     ) -> None:
-        visits = count_looped_visits(
-            prelude_layers=config.prelude_layers,
-            layers=config.layers,
-            rounds=config.rounds,
-            coda_layers=config.coda_layers,
-            gradient=gradient,
-        )
+        visits = self.count_visits(config, gradient)
         super().__init__(config, visits, **common)
         dim = config.hidden_size
         self.prelude = self._stack("prelude") if config.prelude_layers else None
@@ -59,8 +104,8 @@ class Looped(Reasoner):
         self._run = partial(run_rounds, rounds=config.rounds, gradient=gradient)
         self._norms_embedding = config.embedding_norm
         self._heads(common["vocab_size"], tied=config.tie_embeddings)
-        self.transition = build_transition(
-            transition, dim=dim, num_loops=config.rounds, eps=config.rms_norm_eps
+        self.transition = transition.build(
+            dim=dim, num_loops=config.rounds, eps=config.rms_norm_eps
         )
         self.register_buffer("z_init", torch.empty(dim))
         self.z_init: Tensor

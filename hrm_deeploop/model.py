@@ -5,8 +5,8 @@ paths scaled as ``scaling.py`` says.
 """
 
 import math
-from collections.abc import Callable, Iterator
-from typing import NamedTuple, NotRequired, TypedDict
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, ClassVar, NamedTuple, NotRequired, TypedDict
 
 import torch
 import torch.nn.functional as F
@@ -26,8 +26,9 @@ from hrm_deeploop.layers import (
     cast_once,
 )
 from hrm_deeploop.recurrence import State
+from hrm_deeploop.registry import Registry
 from hrm_deeploop.scaling import Rule, VisitCounts, module_scaling
-from hrm_deeploop.transition import Transition
+from hrm_deeploop.transitions import Transition, TransitionConfig
 
 Visit = Callable[[str, Latent], Latent]
 """Applies the blocks of a module, by its name."""
@@ -55,6 +56,10 @@ class SegmentOutput(NamedTuple):
 class Reasoner(nn.Module):
     """Base of the networks. A subclass has its modules' stacks and transitions as attributes.
 
+    A subclass is registered by :func:`model`, and says below what a run may ask of it before there
+    is a network. It is built with its configuration, ``gradient``, a transition for every key of
+    ``loops``, ``generator`` (source of the initial values), and the arguments here.
+
     Args:
         config: architecture.
         visits: how often a segment visits each module; with ``rule`` it decides (alpha, beta).
@@ -64,6 +69,50 @@ class Reasoner(nn.Module):
         attention: backend name.
         dtype: of the activations; parameters are float32.
     """
+
+    Config: ClassVar[type[ReasonerConfig]]  # architecture
+    gradients: ClassVar[tuple[str, ...]]  # which updates may carry gradient; the first is usual
+    loops: ClassVar[Mapping[str, str]]  # keys of transitions -> the module that each is of
+    depth_key: ClassVar[str]  # key of the configuration: how often the loop runs
+    revisited: ClassVar[str]  # the module whose visits the depth counts
+
+    @classmethod
+    def count_visits(cls, config: Any, gradient: str) -> VisitCounts:
+        """Count how often a segment visits each module, forward and with gradient."""
+        raise NotImplementedError
+
+    @classmethod
+    def hides_first_update(cls, config: Any, gradient: str) -> dict[str, str]:
+        """Tell of which transitions (by key) the first update carries no gradient.
+
+        The values are what such an update is called.
+        """
+        del config, gradient
+        return {}
+
+    @classmethod
+    def check_transitions(cls, transitions: Mapping[str, TransitionConfig]) -> None:
+        """Refuse transitions that can't stand beside each other.
+
+        Raises:
+            ValueError: naming the keys and what is allowed.
+        """
+        del transitions
+
+    @classmethod
+    def facts(cls, config: Any) -> dict[str, str]:
+        """Say in words what recurs, by what it is called."""
+        raise NotImplementedError
+
+    @classmethod
+    def describe(cls, config: Any) -> str:
+        """Say in a line what recurs."""
+        raise NotImplementedError
+
+    @classmethod
+    def short_name(cls, values: Mapping[str, Any]) -> str:
+        """Name the model in a run's default name; ``values`` are those of the configuration."""
+        return f"{values['name']}-{values[cls.depth_key]}"
 
     def __init__(
         self,
@@ -96,17 +145,17 @@ class Reasoner(nn.Module):
             self.embed_positions = nn.Parameter(torch.empty(num_positions, hidden_size))
 
     def _stack(self, module: str) -> Stack:
-        """The blocks of a module, as many as are visited, with its alpha."""
+        """The blocks of a module, as many as are visited, with their alpha."""
         config = self.config
         return Stack(
             [
                 Block(
                     Attention(config.hidden_size, config.num_heads, self._attend),
                     SwiGLU(config.hidden_size, config.mlp_width),
-                    alpha=self.scaling[module].alpha,
+                    alpha=gains.alpha,
                     eps=config.rms_norm_eps,
                 )
-                for _ in range(self.visits[module].layers)
+                for gains in self.scaling[module]
             ]
         )
 
@@ -176,9 +225,6 @@ class Reasoner(nn.Module):
 
     def segment(self, state: State, embedded: "Embedded") -> SegmentOutput:
         """``forward`` from what :meth:`embed` returned, which is the same in every segment."""
-        # A compiled graph shares the casts by itself.
-        if torch.compiler.is_compiling():
-            return self._segment(state, embedded)
         with cast_once(self, self.dtype):
             return self._segment(state, embedded)
 
@@ -257,3 +303,11 @@ class Embedded(NamedTuple):
         if rotation is not None and other.rotation is not None:
             rotation = rotation.join(other.rotation)
         return Embedded(torch.cat((self.tokens, other.tokens)), rotation)
+
+
+MODELS: Registry[type[Reasoner]] = Registry("model.name", "model")
+
+
+def model(name: str) -> Callable[[type[Reasoner]], type[Reasoner]]:
+    """Register a network as the model ``name``."""
+    return MODELS.register(name)

@@ -1,17 +1,57 @@
 """The network's optimiser, the learning-rate schedule and weight averaging."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from adam_atan2_pytorch import AdamAtan2
+from pydantic import Field, field_validator
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from hrm_deeploop.config import OptimConfig
-from hrm_deeploop.transition import Gates, Transition
+from hrm_deeploop.config import MAX_RATE, StrictConfig
+from hrm_deeploop.registry import Registry
+from hrm_deeploop.transitions.base import Transition
+from hrm_deeploop.transitions.streams import Gates
+
+Build = Callable[..., torch.optim.Optimizer]  # of parameters, lr, betas and weight_decay
+OPTIMIZERS: Registry[Build] = Registry("optim.optimizer", "optimiser")
+
+
+def optimizer(name: str) -> Callable[[Build], Build]:
+    """Register a function that builds an optimiser as ``name``."""
+    return OPTIMIZERS.register(name)
+
+
+class OptimConfig(StrictConfig):
+    """Optimisers, learning-rate schedule and weight averaging."""
+
+    optimizer: str
+    global_batch_size: int = Field(ge=1, le=2**24)
+    lr: float = Field(gt=0, le=MAX_RATE)
+    lr_warmup_steps: int = Field(ge=0)
+    lr_min_ratio: float = Field(ge=0, le=1)  # where the decay ends, as a share of lr
+    lr_decay_fraction: float = Field(gt=0, le=1)  # cosine over this last share of the run
+    beta1: float = Field(ge=0, lt=1)
+    beta2: float = Field(ge=0, lt=1)
+    weight_decay: float = Field(ge=0, le=MAX_RATE)
+    puzzle_emb_lr: float = Field(ge=0, le=MAX_RATE)
+    puzzle_emb_weight_decay: float = Field(ge=0, le=MAX_RATE)
+    ema_rate: float | None = Field(gt=0, lt=1)  # null: evaluate the raw weights
+
+    @field_validator("optimizer")
+    @classmethod
+    def _is_registered(cls, name: str) -> str:
+        OPTIMIZERS[name]
+        return name
+
+    @property
+    def predicting_weights(self) -> str:
+        """The file of a checkpoint that holds the weights to predict with."""
+        return "model" if self.ema_rate is None else "ema"
+
 
 ParamList = tuple[Tensor, ...] | list[Tensor]
 
@@ -38,18 +78,28 @@ def parameter_groups(network: nn.Module) -> list[dict[str, Any]]:
 def build_optimizer(
     parameters: Iterable[nn.Parameter] | Iterable[dict[str, Any]], config: OptimConfig
 ) -> torch.optim.Optimizer:
-    """Adam-atan2 (Everett et al. 2024, arXiv:2407.05872) with a = b = 1 as in HRM, or AdamW.
+    """Build the configured optimiser of ``parameters``, or of groups of them.
 
-    ``parameters``, or groups of them, are on the device that they will be trained on. Both kinds
-    keep the same state on every device, so that a run can be continued on another.
+    They are on the device that they will be trained on. Every kind keeps the same state on every
+    device, so that a run can be continued on another.
     """
     options: dict[str, Any] = {
         "lr": config.lr,
         "betas": (config.beta1, config.beta2),
         "weight_decay": config.weight_decay,
     }
-    if config.optimizer == "adamw":
-        return torch.optim.AdamW(parameters, fused=True, **options)
+    return OPTIMIZERS[config.optimizer](parameters, **options)
+
+
+@optimizer("adamw")
+def adamw(parameters: Any, **options: Any) -> torch.optim.Optimizer:
+    """Build AdamW (Loshchilov and Hutter 2019, arXiv:1711.05101)."""
+    return torch.optim.AdamW(parameters, fused=True, **options)
+
+
+@optimizer("adam_atan2")
+def adam_atan2(parameters: Any, **options: Any) -> torch.optim.Optimizer:
+    """Build Adam-atan2 (Everett et al. 2024, arXiv:2407.05872) with a = b = 1 as in HRM."""
     # The package's own default is a = 1.27. Its foreach variant has another state, with a copy of
     # the initial weights.
     return AdamAtan2(parameters, a=1.0, b=1.0, **options)

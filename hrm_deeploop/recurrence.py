@@ -13,7 +13,7 @@ backward does not depend on C under the two truncations:
     last_update   the last update of L and the last of H    (the released HRM code)
     full          all of them
 
-The sums are those of the transition ``huginn``; ``transition.py`` has others, which read and write
+The sums are those of the transition ``huginn``; ``transitions/`` has others, which read and write
 the state z in another way and get what is added to it as their injection.
 """
 
@@ -24,8 +24,7 @@ import torch
 from torch import Tensor
 
 from hrm_deeploop.layers import Latent
-from hrm_deeploop.scaling import HRMGradient, LoopedGradient
-from hrm_deeploop.transition import Apply, Memory, Transition, Update
+from hrm_deeploop.transitions.base import Apply, Memory, Transition, Update
 
 State = dict[str, Tensor]
 """Latent states by name: z_H and z_L of an HRM, z of a looped model."""
@@ -65,7 +64,7 @@ def run_cycles(
     *,
     H_cycles: int,
     L_cycles: int,
-    gradient: HRMGradient,
+    gradient: str,
 ) -> State:
     """Run ``H_cycles`` cycles from ``state``; the result carries gradient as ``gradient`` says."""
     z_H, z_L = state["z_H"], state["z_L"]
@@ -84,7 +83,7 @@ def run_cycles(
 
 
 def run_rounds(
-    state: Tensor, injection: Latent, loop: Loop, *, rounds: int, gradient: LoopedGradient
+    state: Tensor, injection: Latent, loop: Loop, *, rounds: int, gradient: str
 ) -> Tensor:
     """The state after ``rounds`` updates; all of them carry gradient, or the last alone."""
     graph, memory = torch.is_grad_enabled(), None

@@ -9,22 +9,28 @@ M_g counts the sublayer visits through which a gradient flows. HRM's one-step gr
 forward and one backward, so M_g = 2 (K_H + C_L K_L) although the forward makes C times as many. A
 single-module looped Transformer of K blocks and R rounds has N = K R [1, sec. 3].
 
+A rule turns visits into gains, and :func:`scaling_rule` gives it a name:
+
+    @scaling_rule("half_h")
+    def half_h(visits):
+        return {"H": power_law(visits.N_g, 0.25), "L": power_law(visits.N_g, 0.5)}
+
+A module's gains are one :class:`ResidualScaling` for all its layers, or a sequence with one a
+layer. Keyword-only parameters of the rule are its options, keys of ``scaling`` in a configuration.
+
 This file holds the numbers only. ``block.py`` reads alpha, ``init.py`` reads beta.
 
 [1] Li et al. 2026, "DeepLoop: Depth Scaling for Looped Transformers", arXiv:2607.13491
 """
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
-HRMGradient = Literal["last_cycle", "last_update", "full"]
-LoopedGradient = Literal["all_rounds", "last_round"]
-Gradient = Literal["last_cycle", "last_update", "full", "all_rounds", "last_round"]  # both
-Count = Literal["gradient", "forward"]
-RuleName = Literal[
-    "vanilla", "deepnorm", "deeploop", "deeploop_asymmetric", "deeploop_forward", "custom"
-]
+from pydantic import Field
+
+from hrm_deeploop.registry import Registry
 
 SUBLAYERS_PER_BLOCK = 2  # attention and MLP
 C_ALPHA, D_BETA = 2.0, 8.0  # DeepNorm's constants for a two-sublayer block; DeepLoop keeps them
@@ -32,42 +38,10 @@ UNTIED_EXPONENT = 0.25  # DeepNorm's, enough for blocks that are visited once [1
 
 
 class ResidualScaling(NamedTuple):
-    """Gains of one module's sublayers; unitless, (1.0, 1.0) is the plain residual."""
+    """Gains of a layer's sublayers; unitless, (1.0, 1.0) is the plain residual."""
 
     alpha: float
     beta: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class Rule:
-    """Exponents of H and L, and which visits size them."""
-
-    p_H: float
-    p_L: float
-    count: Count = "gradient"
-
-    def exponent(self, module: str) -> float:
-        """p of a module: of HRM's H and L, or of a looped model's loop, prelude and coda.
-
-        The loop is revisited as L is; prelude and coda are visited once and take at most 1/4.
-        """
-        once = min(self.p_L, UNTIED_EXPONENT)
-        return {
-            "H": self.p_H,
-            "L": self.p_L,
-            "loop": self.p_L,
-            "prelude": once,
-            "coda": once,
-        }[module]
-
-
-RULES: dict[str, Rule] = {
-    "vanilla": Rule(p_H=0.0, p_L=0.0),
-    "deepnorm": Rule(p_H=0.25, p_L=0.25),
-    "deeploop": Rule(p_H=0.5, p_L=0.5),
-    "deeploop_asymmetric": Rule(p_H=0.25, p_L=0.5),
-    "deeploop_forward": Rule(p_H=0.5, p_L=0.5, count="forward"),
-}
 
 
 class ModuleVisits(NamedTuple):
@@ -76,6 +50,7 @@ class ModuleVisits(NamedTuple):
     layers: int
     rounds: int  # R_g: with gradient
     rounds_forward: int  # in all
+    in_loop: bool = True  # a module in front of the loop or behind it is visited once, by design
 
 
 @dataclass(frozen=True)
@@ -107,53 +82,22 @@ class VisitCounts:
         return SUBLAYERS_PER_BLOCK * self.N_forward
 
 
-def count_visits(
-    *, H_layers: int, L_layers: int, H_cycles: int, L_cycles: int, gradient: HRMGradient
-) -> VisitCounts:
-    """Visits of HRM's segment of ``H_cycles`` cycles, each ``L_cycles`` updates of L and one of H.
-
-    Raises:
-        ValueError: if a count is less than 1.
-    """
-    _check_positive(H_layers=H_layers, L_layers=L_layers, H_cycles=H_cycles, L_cycles=L_cycles)
-    rounds_H, rounds_L = {
-        "last_cycle": (1, L_cycles),
-        "last_update": (1, 1),
-        "full": (H_cycles, H_cycles * L_cycles),
-    }[gradient]
-    return VisitCounts(
-        {
-            "H": ModuleVisits(H_layers, rounds_H, H_cycles),
-            "L": ModuleVisits(L_layers, rounds_L, H_cycles * L_cycles),
-        }
-    )
+LayerGains = tuple[ResidualScaling, ...]
+"""Gains of a module, one a layer."""
+Rule = Callable[..., Mapping[str, ResidualScaling | Sequence[ResidualScaling]]]
+"""Visits, and options by keyword -> gains of every module, by its name."""
+RULES: Registry[Rule] = Registry("scaling", "scaling rule")
 
 
-def count_looped_visits(
-    *, prelude_layers: int, layers: int, rounds: int, coda_layers: int, gradient: LoopedGradient
-) -> VisitCounts:
-    """Visits of a looped model's segment: N = i + K R + j, its prelude and coda visited once.
-
-    Raises:
-        ValueError: if the loop has no block or no round.
-    """
-    _check_positive(layers=layers, rounds=rounds)
-    modules = {
-        "prelude": ModuleVisits(prelude_layers, 1, 1),
-        "loop": ModuleVisits(layers, rounds if gradient == "all_rounds" else 1, rounds),
-        "coda": ModuleVisits(coda_layers, 1, 1),
-    }
-    return VisitCounts({name: module for name, module in modules.items() if module.layers})
-
-
-def _check_positive(**counts: int) -> None:
-    for name, value in counts.items():
-        if value < 1:
-            raise ValueError(f"{name} must be at least 1, got {value}")
+def scaling_rule(name: str) -> Callable[[Rule], Rule]:
+    """Register a function of visits as the scaling rule ``name``."""
+    return RULES.register(name)
 
 
 def power_law(depth: int, exponent: float) -> ResidualScaling:
-    """alpha = (2 N)^p and beta = (8 N)^-p for ``depth`` N blocks and ``exponent`` p [1, eq. 15].
+    """Return alpha = (2 N)^p and beta = (8 N)^-p for ``depth`` N blocks and ``exponent`` p.
+
+    DeepLoop [1, eq. 15].
 
     Raises:
         ValueError: if ``depth`` is less than 1 or ``exponent`` is negative.
@@ -165,25 +109,126 @@ def power_law(depth: int, exponent: float) -> ResidualScaling:
     return ResidualScaling(alpha=(C_ALPHA * depth) ** exponent, beta=(D_BETA * depth) ** -exponent)
 
 
-def module_scaling(rule: Rule, visits: VisitCounts) -> dict[str, ResidualScaling]:
-    """(alpha, beta) of every module under ``rule``, sized from the visits it counts."""
-    depth = visits.N_g if rule.count == "gradient" else visits.N_forward
-    return {module: power_law(depth, rule.exponent(module)) for module in visits.modules}
+def power_laws(
+    visits: VisitCounts, exponent: float, *, depth: int | None = None
+) -> dict[str, ResidualScaling]:
+    """Return the power law of every module at one exponent; ``depth`` is N_g if it is None.
+
+    Modules outside the loop are visited once and take at most 1/4 [1, eq. 6].
+    """
+    depth = visits.N_g if depth is None else depth
+    once = min(exponent, UNTIED_EXPONENT)
+    return {
+        name: power_law(depth, exponent if module.in_loop else once)
+        for name, module in visits.modules.items()
+    }
+
+
+@scaling_rule("vanilla")
+def vanilla(visits: VisitCounts) -> dict[str, ResidualScaling]:
+    """alpha = beta = 1: the baseline, HRM itself."""
+    return power_laws(visits, 0.0)
+
+
+@scaling_rule("deepnorm")
+def deepnorm(visits: VisitCounts) -> dict[str, ResidualScaling]:
+    """p = 1/4, exact where visits decorrelate (Wang et al. 2022, arXiv:2203.00555)."""
+    return power_laws(visits, UNTIED_EXPONENT)
+
+
+@scaling_rule("deeploop")
+def deeploop(visits: VisitCounts) -> dict[str, ResidualScaling]:
+    """p = 1/2, the paper's choice for HRM on ARC-AGI."""
+    return power_laws(visits, 0.5)
+
+
+@scaling_rule("deeploop_asymmetric")
+def deeploop_asymmetric(visits: VisitCounts) -> dict[str, ResidualScaling]:
+    """p_H = 1/4, p_L = 1/2: under the truncation H is visited once."""
+    _need_H(visits, "deeploop_asymmetric is about H and L")
+    return {**power_laws(visits, 0.5), "H": power_law(visits.N_g, UNTIED_EXPONENT)}
+
+
+@scaling_rule("deeploop_forward")
+def deeploop_forward(visits: VisitCounts) -> dict[str, ResidualScaling]:
+    """p = 1/2, sized from all M = C M_g forward visits: the control."""
+    return power_laws(visits, 0.5, depth=visits.N_forward)
+
+
+Exponent = Annotated[float, Field(ge=0, le=4)]
+
+
+@scaling_rule("custom")
+def custom(
+    visits: VisitCounts,
+    *,
+    p_L: Exponent,
+    count: Literal["gradient", "forward"],
+    p_H: Exponent | None = None,
+) -> dict[str, ResidualScaling]:
+    """Any exponents: p_L of L or of a looped model's loop, p_H of H; sized from either count."""
+    depth = visits.N_g if count == "gradient" else visits.N_forward
+    gains = power_laws(visits, p_L, depth=depth)
+    if p_H is not None:
+        _need_H(visits, f"p_H={p_H} is of H")
+        return {**gains, "H": power_law(depth, p_H)}
+    if "H" in visits.modules:
+        raise ValueError("custom needs scaling.p_H for a model with H")
+    return gains
+
+
+def _need_H(visits: VisitCounts, why: str) -> None:
+    if "H" not in visits.modules:
+        raise ValueError(f"{why}: this model has {', '.join(visits.modules)}")
+
+
+def module_scaling(rule: Rule, visits: VisitCounts) -> dict[str, LayerGains]:
+    """Return (alpha, beta) of every module's layers under ``rule``.
+
+    Raises:
+        ValueError: if the rule does not give every module positive, finite gains, for all its
+            layers at once or for each.
+    """
+    given = rule(visits)
+    name = getattr(rule, "__name__", "the rule")
+    if not isinstance(given, Mapping) or set(given) != set(visits.modules):
+        found = ", ".join(map(str, given)) if isinstance(given, Mapping) else type(given).__name__
+        raise ValueError(
+            f"{name} must return gains of {', '.join(visits.modules)} by name, got {found}"
+        )
+    return {
+        module: _layer_gains(given[module], f"{name}, {module}", counted.layers)
+        for module, counted in visits.modules.items()
+    }
+
+
+def _layer_gains(given: Any, where: str, layers: int) -> LayerGains:
+    one = isinstance(given, tuple) and len(given) == 2 and not isinstance(given[0], tuple)
+    gains = [given] * layers if one else list(given)
+    if len(gains) != layers:
+        raise ValueError(f"{where}: expected gains of {layers} layers, got {len(gains)}")
+    found = []
+    for entry in gains:
+        pair = entry if isinstance(entry, tuple) and len(entry) == 2 else (math.nan, math.nan)
+        if not all(isinstance(g, int | float) and 0 < g < math.inf for g in pair):
+            raise ValueError(f"{where}: expected (alpha, beta) above 0, got {entry}")
+        found.append(ResidualScaling(float(pair[0]), float(pair[1])))
+    return tuple(found)
 
 
 def stability_bound(
-    scaling: Mapping[str, ResidualScaling], visits: VisitCounts, kappa: Mapping[str, float | int]
+    scaling: Mapping[str, LayerGains], visits: VisitCounts, kappa: Mapping[str, float | int]
 ) -> dict[str, float]:
-    """J R_g kappa (beta / alpha)^2 of each module, J = 2 K sublayers [1, eq. 20].
+    """Return J R_g kappa (beta / alpha)^2 of each module, J = 2 K sublayers [1, eq. 20].
 
-    Their sum is to stay O(1). kappa is 1 if visits are unrelated (as in a stack without weight
-    sharing), R_g at most, if all push the same way; ``alignment.py`` measures it.
+    Where layers differ, their ratios add up. The modules' sum is to stay O(1). kappa is 1 if visits
+    are unrelated (as in a stack without weight sharing), R_g at most, if all push the same way;
+    ``alignment.py`` measures it.
     """
     return {
         name: SUBLAYERS_PER_BLOCK
-        * module.layers
         * module.rounds
         * kappa[name]
-        * (scaling[name].beta / scaling[name].alpha) ** 2
+        * sum((gains.beta / gains.alpha) ** 2 for gains in scaling[name])
         for name, module in visits.modules.items()
     }

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from hrm_deeploop.config import OptimConfig
 from hrm_deeploop.device import Ranks, data_parallel
 from hrm_deeploop.finite import finite_check
 from hrm_deeploop.halting import (
@@ -30,7 +29,13 @@ from hrm_deeploop.log_sums import COUNTED, LOSS_SUMS, LogSums, gradient_norms
 from hrm_deeploop.losses import Correctness, correctness, segment_loss
 from hrm_deeploop.model import Reasoner
 from hrm_deeploop.noise import draw_noise
-from hrm_deeploop.optim import average_weights, build_optimizer, build_scheduler, parameter_groups
+from hrm_deeploop.optim import (
+    OptimConfig,
+    average_weights,
+    build_optimizer,
+    build_scheduler,
+    parameter_groups,
+)
 from hrm_deeploop.puzzle_embedding import PuzzleEmbedding
 from hrm_deeploop.recurrence import State, detach
 
@@ -59,7 +64,7 @@ class Trainer:
         ranks: this process among those that share the global batch.
         micro_batch_size: canvases that a forward takes at once; None takes a rank's whole batch.
             Of shorter sequences it takes as many rows as have no more tokens.
-        compile_network: run the network through torch.compile.
+        compile_network: run the blocks through torch.compile.
 
     Raises:
         ValueError: if the global batch can't be split evenly over ranks or micro-batches.
@@ -99,7 +104,8 @@ class Trainer:
         self.scheduler = build_scheduler(self.optimizer, total_steps=total_steps, config=config)
         self.averaged = average_weights(network, config.ema_rate) if config.ema_rate else None
         self._parallel = data_parallel(network, ranks)
-        self._forward = torch.compile(self._parallel) if compile_network else self._parallel
+        if compile_network:
+            compile_blocks(network)
 
     def train_step(self, fresh: Sequence[Batch]) -> None:
         """One segment and one update.
@@ -201,7 +207,7 @@ class Trainer:
         network, batch = self.network, carry.batch
         puzzle_vectors = self.puzzle_embedding.lookup(batch.puzzle_ids)
         with self._synchronized(is_last):
-            out = self._forward(carry.state, batch.inputs, puzzle_vectors, batch.positions, noise)
+            out = self._parallel(carry.state, batch.inputs, puzzle_vectors, batch.positions, noise)
             state = detach(out.state)
             target = None
             if network.config.q_target == "bootstrap":
@@ -305,7 +311,7 @@ class Trainer:
             ]
         return {
             "step": self.step,
-            "window": self.log_sums.state(),
+            "log_sums": self.log_sums.state(),
             "optimizer": self.optimizer.state_dict(),
             "scheduler": self.scheduler.state_dict(),
             "num_averaged": 0 if self.averaged is None else int(self.averaged.n_averaged),
@@ -326,7 +332,7 @@ class Trainer:
         It may be of another device or dtype: latent states are cast to the network's.
         """
         self.step = saved["step"]
-        self.log_sums.load_state(saved["window"])
+        self.log_sums.load_state(saved["log_sums"])
         self.optimizer.load_state_dict(saved["optimizer"])
         self.scheduler.load_state_dict(saved["scheduler"])
         if self.averaged is not None:
@@ -342,6 +348,17 @@ class Trainer:
                 ).cast(self.network.dtype)
                 for tensors in saved["carry"]
             )
+
+
+def compile_blocks(network: Reasoner) -> None:
+    """Have every block of ``network`` compiled at its first call.
+
+    All visits of all blocks share a few graphs, so compiling takes as long for a loop of twenty
+    updates as for one of two. The whole network in one graph would take minutes.
+    """
+    for stack in network.stacks.values():
+        for block in stack:
+            block.compile()
 
 
 def check_micro_batch(micro_batch_size: int | None, rank_batch_size: int) -> None:

@@ -10,24 +10,11 @@ strongly. The cosine between visits' gradients tells the direction apart from th
 runs of several depths kappa_L ~ R^gamma, and eq. 20 stays bounded for p >= p* = (1 + gamma) / 4.
 """
 
-import json
-from pathlib import Path
 from typing import Any
 
-from eval.tables import format_text
-from hrm_deeploop.alignment import fit_exponent
-from hrm_deeploop.runs.alignment import (
-    AlignmentOptions,
-    _other_differences,
-    _runs,
-    alignment_tables,
-    measure_checkpoint,
-)
-from hrm_deeploop.runs.checkpoint import list_checkpoints
-from hrm_deeploop.runs.comparison import check_distinct
+from hrm_deeploop.runs.alignment import AlignmentOptions, measure_alignment_of
+from hrm_deeploop.runs.checking import to_yaml, validate
 from hrm_deeploop.runs.compose import compose_config
-from hrm_deeploop.runs.config import load_config, to_yaml, validate
-from hrm_deeploop.runs.directory import CHECKPOINTS, find_checkpoint
 from scripts import cli
 
 KEYS_OF = ["alignment"]
@@ -38,40 +25,12 @@ def main(overrides: list[str]) -> dict[str, Any]:
     output = cli.take_output(values)
     if isinstance(values["run"], str):
         values["run"] = [values["run"]]
-    check_distinct("run", values["run"] or [])
     options: AlignmentOptions = validate(AlignmentOptions, values)
     cli.show_config(to_yaml(options))
-    if options.out is not None and not Path(options.out).absolute().parent.is_dir():
-        raise ValueError(f"out={options.out}: there is no folder {Path(options.out).parent}")
-    configs = {run: load_config(run) for run in _runs(options)}
-    others = _other_differences(list(configs.values()))
-    rows = []
-    for run in configs:
-        config = configs[run].model_copy(update={"run_dir": str(run)})
-        which = "last" if options.checkpoint == "all" else options.checkpoint
-        checkpoints = [find_checkpoint(run, which)]
-        if options.checkpoint == "all":
-            checkpoints = list(list_checkpoints(run / CHECKPOINTS).values())
-        rows += [measure_checkpoint(config, checkpoint, options) for checkpoint in checkpoints]
-    result: dict[str, Any] = {"rows": rows, "gamma": None, "p_star": None}
-    revisited = [
-        (row[f"rounds_{m}"], row[f"kappa_{m}"]) for row in rows for m in [row["revisited"]]
-    ]
-    rounds, kappas = zip(*revisited, strict=True)
-    why_not = None
-    if others:
-        why_not = f"the runs differ in {', '.join(others)}"
-    elif options.checkpoint == "all":
-        why_not = "checkpoint=all takes several steps of a run"
-    if len(set(rounds)) > 1 and why_not is None:
-        result["gamma"], result["p_star"] = fit_exponent(rounds, kappas)
-    if options.out is not None:
-        Path(options.out).write_text(json.dumps(result) + "\n", encoding="utf-8")
+    result = measure_alignment_of(options)
     if output == "text":
-        print(format_text(alignment_tables(result).values()))
-        if len(set(rounds)) > 1 and why_not is not None:
-            print(f"no gamma: {why_not}")
-    return {**result, "output": output}
+        result.show()
+    return {**result.to_values(), "output": output}
 
 
 if __name__ == "__main__":

@@ -79,7 +79,8 @@ def launch(
         print(f"{name}: {text}; {LESS_MEMORY}", file=sys.stderr)
         sys.exit(OUT_OF_MEMORY)
     except StoppedError as stopped:
-        print("stopped; the same command goes on", file=sys.stderr)
+        if os.environ.get("RANK", "0") == "0":
+            print("stopped; the same command goes on", file=sys.stderr)
         sys.exit(128 + stopped.number)
     except KeyboardInterrupt:
         print(f"{name}: interrupted", file=sys.stderr)

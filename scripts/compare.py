@@ -11,12 +11,14 @@ predicted for the chosen points alone. Cells run side by side: workers=auto take
 of this machine, cluster=ray those of several (docs/cluster.md).
 """
 
+from pathlib import Path
 from typing import Any
 
+from eval.comparison import Comparison
+from hrm_deeploop.runs.checking import to_yaml
 from hrm_deeploop.runs.comparison import plan_comparison
 from hrm_deeploop.runs.compose import Composer
-from hrm_deeploop.runs.config import to_yaml
-from hrm_deeploop.runs.report import FILES, format_comparison, run_comparison
+from hrm_deeploop.runs.report import FILES, run_comparison
 from scripts import cli
 
 KEYS_OF = ["compare", "train"]
@@ -26,15 +28,19 @@ def main(overrides: list[str]) -> dict[str, Any]:
     composer = Composer("compare", overrides)
     output = cli.take_output(composer.values())
     plan = plan_comparison(composer)
+    beside = plan.options.beside
+    other = None if beside is None else Comparison.load(Path(beside))
     cell = plan.first_cell
     cli.show_config(
         f"# cell {cell.title}; the others differ as listed below\n{to_yaml(cell.config)}"
     )
-    summary = run_comparison(plan)
+    comparison = run_comparison(plan)
     if output == "text":
-        print(format_comparison(summary))
+        comparison.show()
+        if other is not None:
+            print(f"beside, from {beside}: {other}")
         print(f"written: {', '.join(FILES)} in {plan.options.report_dir}/")
-    return {**summary, "output": output}
+    return {**comparison.to_values(), "output": output}
 
 
 if __name__ == "__main__":

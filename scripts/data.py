@@ -10,8 +10,8 @@ hrm-deeploop data show 0d3d703e puzzle=3 save=task.png
 from pathlib import Path
 from typing import Any
 
+from hrm_deeploop.runs.checking import to_yaml, validate
 from hrm_deeploop.runs.compose import compose_config
-from hrm_deeploop.runs.config import to_yaml, validate
 from hrm_deeploop.runs.datasets import (
     SUBCOMMANDS,
     DataOptions,

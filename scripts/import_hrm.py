@@ -10,8 +10,8 @@ checkpoint does not know start with zero rows, and how many puzzles it covers is
 import sys
 from typing import Any
 
+from hrm_deeploop.runs.checking import to_yaml, validate
 from hrm_deeploop.runs.compose import compose_config
-from hrm_deeploop.runs.config import to_yaml, validate
 from hrm_deeploop.runs.import_hrm import ImportOptions, import_hrm
 from scripts import cli
 

@@ -18,8 +18,8 @@ NAME-ladder.png, -curves.png or -sweep.png are taken from there too.
 from pathlib import Path
 from typing import Any
 
+from hrm_deeploop.runs.checking import to_yaml, validate
 from hrm_deeploop.runs.compose import compose_config
-from hrm_deeploop.runs.config import to_yaml, validate
 from hrm_deeploop.runs.results_page import (
     PICTURE,
     PLACE,

@@ -13,10 +13,9 @@ the boundary. Finished cells are read; workers= and cluster= are those of compar
 
 from typing import Any
 
-from eval.tables import format_text
+from hrm_deeploop.runs.checking import to_yaml
 from hrm_deeploop.runs.compose import Composer
-from hrm_deeploop.runs.config import to_yaml
-from hrm_deeploop.runs.sweep import FILES, plan_sweep, run_sweep, sweep_tables
+from hrm_deeploop.runs.sweep import FILES, plan_sweep, run_sweep
 from scripts import cli
 
 KEYS_OF = ["sweep", "train"]
@@ -25,16 +24,15 @@ KEYS_OF = ["sweep", "train"]
 def main(overrides: list[str]) -> dict[str, Any]:
     composer = Composer("sweep", overrides)
     output = cli.take_output(composer.values())
-    options, depth_key, plan = plan_sweep(composer)
+    options, plan = plan_sweep(composer)
     cell = plan.first_cell
-    cli.show_config(
-        f"# cell {cell.title}; the others differ in p and {depth_key}\n{to_yaml(cell.config)}"
-    )
-    sweep = run_sweep(options, depth_key, plan)
+    others = f"the others differ in p and {cell.config.kind.depth_key}"
+    cli.show_config(f"# cell {cell.title}; {others}\n{to_yaml(cell.config)}")
+    sweep = run_sweep(options, plan)
     if output == "text":
-        print(format_text(sweep_tables(sweep).values()))
+        sweep.show()
         print(f"written: {', '.join(FILES)} in {options.run_dir}/")
-    return {**sweep, "output": output}
+    return {**sweep.to_values(), "output": output}
 
 
 if __name__ == "__main__":

@@ -13,8 +13,9 @@ import sys
 from typing import Any
 
 from hrm_deeploop.device import join_ranks, leave_ranks
+from hrm_deeploop.runs.checking import to_yaml, validate
 from hrm_deeploop.runs.compose import compose_config
-from hrm_deeploop.runs.config import RunConfig, to_yaml, validate
+from hrm_deeploop.runs.config import RunConfig
 from hrm_deeploop.runs.training import train_run
 from scripts import cli
 

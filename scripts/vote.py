@@ -7,17 +7,52 @@ hrm-deeploop vote submission=submission.json data=arc1
 """
 
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field, PositiveInt, model_validator
 
 from arc_data import sources
 from arc_data.config import DataConfig
-from eval.tables import SCORE_TITLES, format_ladders, percent
+from eval.revote import score_file, vote_again
+from eval.tables import SCORE_TITLES, percent
+from hrm_deeploop.config import StrictConfig
+from hrm_deeploop.runs.checking import to_yaml, validate
 from hrm_deeploop.runs.compose import compose_config
-from hrm_deeploop.runs.config import to_yaml, validate
-from hrm_deeploop.runs.revote import VoteOptions, score_file, vote
 from scripts import cli
 
 KEYS_OF = ["vote"]
+
+
+class VoteOptions(StrictConfig):
+    """Keys of ``configs/vote.yaml``."""
+
+    predictions: Annotated[tuple[str, ...], Field(strict=False, min_length=1)] | None
+    submission: str | None
+    pool: bool
+    votes: PositiveInt | None
+    attempts: Annotated[tuple[PositiveInt, ...], Field(strict=False, min_length=1)]
+    out: str | None
+    data: DataConfig | None
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> "VoteOptions":
+        if (self.predictions is None) == (self.submission is None):
+            raise ValueError("give one of predictions=FILE and submission=FILE")
+        return self
+
+    @model_validator(mode="after")
+    def _pooled_when_asked(self) -> "VoteOptions":
+        num_files = len(self.predictions or ())
+        if num_files > 1 and not self.pool:
+            raise ValueError(
+                f"predictions: {num_files} files given; pool=true counts their votes together, as "
+                "an ensemble"
+            )
+        if self.out is not None and Path(self.out).exists() and not Path(self.out).is_dir():
+            raise ValueError(f"out={self.out}: is no folder")
+        if self.out is None and (num_files > 1 or self.votes is not None):
+            raise ValueError("out: a folder is required with pool=true or votes=..., out=DIR")
+        return self
 
 
 def main(overrides: list[str]) -> dict[str, Any]:
@@ -31,16 +66,23 @@ def main(overrides: list[str]) -> dict[str, Any]:
     cli.show_config(to_yaml(options))
     tasks = None if options.data is None else sources.load(options.data).evaluated_tasks
     if options.submission is not None:
-        scores = score_file(Path(options.submission), tasks)
+        found = score_file(Path(options.submission), tasks)
+        scores = {n: None if found is None else getattr(found, n) for n in SCORE_TITLES}
         if output == "text":
             for name, fraction in scores.items():
                 print(f"{name} at K=2: {percent(fraction)} % ({SCORE_TITLES[name]})")
         return {"scores": scores, "output": output}
-    directory, ladder = vote(options, tasks)
+    directory, ladder = vote_again(
+        [Path(path) for path in options.predictions or ()],
+        out=None if options.out is None else Path(options.out),
+        tasks=tasks,
+        votes=options.votes,
+        attempts=options.attempts,
+    )
     if output == "text":
-        print(format_ladders({"": ladder}))
+        ladder.show()
         print(f"written: {directory}/")
-    return {"directory": str(directory), "ladder": ladder, "output": output}
+    return {"directory": str(directory), "ladder": ladder.to_values(), "output": output}
 
 
 if __name__ == "__main__":

@@ -7,17 +7,13 @@ import torch
 
 from arc_data.config import DataConfig
 from hrm_deeploop.alignment import _in_float32, _Segment
-from hrm_deeploop.config import (
-    HRMConfig,
-    LoopedConfig,
-    OptimConfig,
-    ReasonerConfig,
-    TransitionConfig,
-)
-from hrm_deeploop.hrm import HRM
-from hrm_deeploop.looped import Looped
+from hrm_deeploop.config import ReasonerConfig
+from hrm_deeploop.hrm import HRM, HRMConfig
+from hrm_deeploop.looped import Looped, LoopedConfig
 from hrm_deeploop.losses import correctness, segment_loss
+from hrm_deeploop.optim import OptimConfig
 from hrm_deeploop.scaling import RULES
+from hrm_deeploop.transitions import TransitionConfig
 
 DATA = Path(__file__).parent / "data"
 
@@ -139,7 +135,7 @@ def make_looped(model_config):
     def make(**changes):
         options = {key: changes.pop(key) for key in OPTIONS if key in changes}
         known = model_config().model_dump()
-        shared = {key: known[key] for key in ReasonerConfig.model_fields}
+        shared = {key: known[key] for key in ReasonerConfig.model_fields if key != "name"}
         own = dict(prelude_layers=0, layers=1, rounds=3, coda_layers=0)
         heads = dict(tie_embeddings=False, embedding_norm=False)
         config = LoopedConfig(name="looped", **{**shared, **own, **heads, **changes})

@@ -1,7 +1,6 @@
 """Build the parts of a run from its configuration; every script that needs them comes here."""
 
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -11,11 +10,8 @@ from arc_data.puzzles import (
     PuzzleSet,
 )
 from hrm_deeploop.attention import choose_attention
-from hrm_deeploop.config import HRMConfig
 from hrm_deeploop.device import choose_dtype
 from hrm_deeploop.halting import Batch
-from hrm_deeploop.hrm import HRM
-from hrm_deeploop.looped import Looped
 from hrm_deeploop.model import Reasoner
 from hrm_deeploop.puzzle_embedding import PuzzleEmbedding
 from hrm_deeploop.runs.checkpoint import (
@@ -60,21 +56,18 @@ def build_network(
 
     Activations have ``dtype``, or what the configuration says for the device.
     """
-    model = config.model
-    common: dict[str, Any] = dict(
+    build: Any = config.kind  # a subclass takes more than its base
+    network: Reasoner = build(
+        config.model,
         vocab_size=VOCAB_SIZE,
         seq_len=config.data.canvas**2,
         rule=config.scaling.resolve(),
         gradient=config.gradient,
-        transition=config.transition,
         attention=choose_attention(config.attention, device),
         dtype=dtype or choose_dtype(config.dtype, device),
         generator=torch.Generator().manual_seed(config.seed),
+        **config.transitions,
     )
-    if isinstance(model, HRMConfig):
-        network = HRM(model, transition_H=config.transition_H, **common)
-    else:
-        network = Looped(model, **common)
     wide = torch.float64 if config.dtype == "float64" else torch.float32
     return network.to(device, wide)
 

@@ -6,20 +6,21 @@ numbers, so that a finished cell is read and not run again.
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from eval.compare import flatten
+from eval.comparison import CellResult, CellTest, Status, ValidationScores
 from eval.predictions import load_predictions
 from eval.score import truth_ranks
 from eval.vote import count_ballots
 from hrm_deeploop.device import Ranks
 from hrm_deeploop.finite import NonFiniteError
 from hrm_deeploop.fit import Report as Told
-from hrm_deeploop.runs.config import RESUMABLE_KEYS, RunConfig, without_later_keys
+from hrm_deeploop.runs.config import RESUMABLE_KEYS, RunConfig
 from hrm_deeploop.runs.costs import run_costs
 from hrm_deeploop.runs.data import load_data
 from hrm_deeploop.runs.directory import METRICS_FILE
@@ -33,7 +34,9 @@ CELL_FILE = "cell.json"
 FINAL_SHARE = 0.1  # of a run's log rows, whose mean is its final training loss
 LEARNT_BELOW = 0.5  # of the first logged loss
 
-TRAINED, DIVERGED, NOT_LEARNING = "trained", "diverged", "not learning"
+TRAINED: Status = "trained"
+DIVERGED: Status = "diverged"
+NOT_LEARNING: Status = "not learning"
 
 
 log = logging.getLogger(__name__)
@@ -62,9 +65,9 @@ def cell_name(point: Mapping[str, Any], seed: int) -> str:
     return "-".join([*parts, f"seed{seed}"])
 
 
-def is_finished(found: dict[str, Any] | None, *, test: bool) -> bool:
+def is_finished(found: CellResult | None, *, test: bool) -> bool:
     """Tell whether nothing is left to do for a cell of which this is known."""
-    return found is not None and bool(found["test"] is not None or not test or found["failure"])
+    return found is not None and bool(found.test is not None or not test or found.failure)
 
 
 def run_cell(cell: Cell, ranks: Ranks, *, test: bool, report: Report | None = None) -> None:
@@ -76,89 +79,103 @@ def run_cell(cell: Cell, ranks: Ranks, *, test: bool, report: Report | None = No
     Raises:
         StoppedError: if a signal came.
     """
+    config, costs = cell.config, run_costs(cell.config)
+    facts: dict[str, Any] = dict(
+        arm=cell.arm,
+        point=dict(cell.point),
+        seed=config.seed,
+        key=_key(config),
+        run_dir=config.run_dir,
+        **costs._asdict(),
+    )
 
     def tell(total: int, unit: str) -> Told | None:
         if report is None:
             return None
-        return lambda done, note: report(Progress(done, total, f"{unit} {note}".strip()))
+        listener = report
+        return lambda done, note: listener(Progress(done, total, f"{unit} {note}".strip()))
 
-    result: dict[str, Any] = {
-        "arm": cell.arm,
-        "point": dict(cell.point),
-        "seed": cell.config.seed,
-        "key": _key(cell.config),
-        "run_dir": cell.config.run_dir,
-        **run_costs(cell.config),
-        "validation": None,
-        "test": None,
-        "failure": None,
-    }
+    def keep(
+        *,
+        failure: str | None = None,
+        validation: ValidationScores | None = None,
+        tested: CellTest | None = None,
+    ) -> None:
+        result = CellResult(
+            **facts,
+            **_training(cell, costs.steps),
+            validation=validation,
+            test=tested,
+            failure=failure,
+        )
+        cell.directory.mkdir(parents=True, exist_ok=True)
+        result.save(cell.directory / CELL_FILE)
+
     try:
-        checkpoint, stopped_by = train_run(cell.config, ranks, tell(result["steps"], "step"))
+        checkpoint, stopped_by = train_run(config, ranks, tell(costs.steps, "step"))
     except NonFiniteError as error:
         log.warning("%s: %s", cell.title, error)
-        _write(cell, {**result, **_training(cell, result["steps"]), "failure": str(error)})
+        keep(failure=str(error))
         return
     if stopped_by is not None:
         raise StoppedError(stopped_by)
-    result.update(_training(cell, result["steps"]))
-    data = load_data(cell.config, checkpoint)
-    if cell.config.data.validation:
-        result["validation"] = validate_network(
-            load_predictor(cell.config, checkpoint, data, ranks.device),
+    validation = None
+    if config.data.validation:
+        data = load_data(config, checkpoint)
+        validation = validate_network(
+            load_predictor(config, checkpoint, data, ranks.device),
             data,
-            cell.config.evaluation.validation_votes,
+            config.evaluation.validation_votes,
             ranks,
         )
-    if test:
-        evaluation = Evaluation(cell.config, checkpoint, ranks, Choices())
-        stopped_by = evaluation.predict(tell(len(evaluation.questions), "predict"))
-        if stopped_by is not None:
-            raise StoppedError(stopped_by)
-        ladder = evaluation.results(None, cell.title)
-        ballots = count_ballots(load_predictions(evaluation.path))
-        result["test"] = {
-            "directory": str(evaluation.directory.relative_to(cell.directory)),
-            "ladder": ladder,
-            "truth_ranks": truth_ranks(ballots, ballots.rank()),
-        }
-    _write(cell, result)
+    keep(validation=validation, tested=_test(cell, checkpoint, ranks, tell) if test else None)
 
 
-def read_cell(cell: Cell) -> dict[str, Any] | None:
-    """What is known of a cell; None if nothing is, or if it was another configuration's."""
+def _test(
+    cell: Cell, checkpoint: Path, ranks: Ranks, tell: Callable[[int, str], Told | None]
+) -> CellTest:
+    """Evaluate a cell on its test pairs."""
+    evaluation = Evaluation(cell.config, checkpoint, ranks, Choices())
+    stopped_by = evaluation.predict(tell(len(evaluation.questions), "predict"))
+    if stopped_by is not None:
+        raise StoppedError(stopped_by)
+    ladder = evaluation.results(None, cell.title)
+    ballots = count_ballots(load_predictions(evaluation.path))
+    return CellTest(
+        directory=str(evaluation.directory.relative_to(cell.directory)),
+        ladder=ladder,
+        truth_ranks=truth_ranks(ballots, ballots.rank()),
+    )
+
+
+def read_cell(cell: Cell) -> CellResult | None:
+    """Read what is known of a cell; None if nothing is, or if it was another configuration's."""
     path = cell.directory / CELL_FILE
     if not path.is_file():
         return None
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError:
+        found = CellResult.load(path)
+    except ValueError as error:
+        log.warning("%s; it is run again", error)
         return None
-    if not isinstance(found, dict) or found.get("key") != _key(cell.config):
+    if found.key != _key(cell.config):
         return None
-    return {**found, "run_dir": cell.config.run_dir}  # it may have been moved
-
-
-def _write(cell: Cell, result: dict[str, Any]) -> None:
-    cell.directory.mkdir(parents=True, exist_ok=True)
-    path = cell.directory / CELL_FILE
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(json.dumps(result) + "\n", encoding="utf-8")
-    partial.rename(path)
+    return found.model_copy(update={"run_dir": cell.config.run_dir})  # it may have been moved
 
 
 def _key(config: RunConfig) -> str:
     """What decides the numbers of a cell."""
-    values = flatten(without_later_keys(config))
+    values = flatten(config.model_dump(mode="json"))
     kept = {key: value for key, value in values.items() if key not in RESUMABLE_KEYS}
     kept["attention"] = config.attention  # resumable, but they decide numbers
+    kept["gains"] = config.gains  # a rule of the user's may have been changed since
     for name in ("votes", "attempts", "validation_votes"):
         kept[f"evaluation.{name}"] = getattr(config.evaluation, name)
     return sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()
 
 
 def _training(cell: Cell, steps: int) -> dict[str, Any]:
-    """Losses and time of a cell's training, from its log."""
+    """Read status, losses and time of a cell's training from its log."""
     rows = read_metrics(cell.directory / METRICS_FILE)
     losses = [row["train/lm_loss"] for row in rows if "train/lm_loss" in row]
     seconds = sum(row.get("seconds/step", 0.0) + row.get("seconds/data", 0.0) for row in rows)
@@ -166,10 +183,9 @@ def _training(cell: Cell, steps: int) -> dict[str, Any]:
         return {"status": DIVERGED, "train_loss": None, "seconds": seconds}
     last = losses[-max(1, round(FINAL_SHARE * len(losses))) :]
     final = sum(last) / len(last)
-    finished = rows[-1]["step"] >= steps
-    status = TRAINED if final < LEARNT_BELOW * losses[0] else NOT_LEARNING
+    status: Status = TRAINED if final < LEARNT_BELOW * losses[0] else NOT_LEARNING
     return {
-        "status": status if finished else DIVERGED,
+        "status": status if rows[-1]["step"] >= steps else DIVERGED,
         "train_loss": final,
         "first_train_loss": losses[0],
         "seconds": seconds,

@@ -9,20 +9,24 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field, PositiveInt, model_validator
 
-from eval.compare import check_declared, config_difference
+from eval.compare import ConfigDifference, check_declared, config_difference
+from eval.comparison import CellResult
+from hrm_deeploop import registry
 from hrm_deeploop.config import StrictConfig
 from hrm_deeploop.device import Ranks, choose_device
+from hrm_deeploop.registry import Kinds
 from hrm_deeploop.runs import engines
 from hrm_deeploop.runs.cells import Cell, cell_name, is_finished, read_cell, run_cell
-from hrm_deeploop.runs.compose import CONFIG_DIR, Composer, chosen_files
-from hrm_deeploop.runs.config import RunConfig, read_yaml, validate
+from hrm_deeploop.runs.checking import read_yaml, validate
+from hrm_deeploop.runs.compose import Composer, chosen_files, config_file
+from hrm_deeploop.runs.config import RunConfig
 from hrm_deeploop.runs.costs import run_costs
 from hrm_deeploop.runs.data import load_tasks
-from hrm_deeploop.runs.directory import BEST_BY, check_same_data
+from hrm_deeploop.runs.directory import check_same_data
 
 WORKPLACE_KEYS = ("workers", "cluster", "address")
 # Keys of the comparison, not of a run.
-OWN_KEYS = ("arms", "baseline", "seeds", "grid", "budget", "report_dir", *WORKPLACE_KEYS)
+OWN_KEYS = ("arms", "baseline", "seeds", "grid", "budget", "beside", "report_dir", *WORKPLACE_KEYS)
 RESERVED = {"run_dir", "resume", "output", "seed", *OWN_KEYS}
 ARM_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
@@ -53,6 +57,7 @@ class CompareOptions(Workplace):
     grid: dict[str, Annotated[tuple[Scalar, ...], Field(strict=False, min_length=1)]]
     budget: Literal["steps", "examples", "flops"]
     run_dir: str = Field(min_length=1)
+    beside: str | None = None  # a comparison.json to print a line of
     report_dir: str = Field(min_length=1)
 
 
@@ -64,7 +69,7 @@ def check_arm_files(overrides: Sequence[str]) -> None:
     """
     owner: dict[str, str] = {}
     for file in chosen_files(overrides, "arms"):
-        for name in read_yaml(CONFIG_DIR / "arms" / f"{file}.yaml"):
+        for name in read_yaml(config_file(f"arms/{file}")):
             if name in owner:
                 raise ValueError(
                     f"arms={file}: configs/arms/{owner[name]}.yaml and {file}.yaml both name an "
@@ -186,7 +191,7 @@ class Plan:
     def arms(self) -> list[str]:
         return list(self.options.arms)
 
-    def check(self, configs: Mapping[str, RunConfig]) -> dict[str, dict[str, Any]]:
+    def check(self, configs: Mapping[str, RunConfig]) -> ConfigDifference:
         """Return the difference of the arms' configurations, all of which must be declared."""
         difference = config_difference({name: c.model_dump() for name, c in configs.items()})
         exceptions = [*self.options.grid, *(["total_steps"] if self._steps else [])]
@@ -224,9 +229,10 @@ class Plan:
             for arm in self.arms
             for number, point in enumerate(self.points)
         }
-        wanted = next(iter(costs.values()))[self.options.budget]
+        budget = self.options.budget
+        wanted = getattr(next(iter(costs.values())), budget)
         return {
-            place: max(1, round(cost["steps"] * wanted / cost[self.options.budget]))
+            place: max(1, round(cost.steps * wanted / getattr(cost, budget)))
             for place, cost in costs.items()
         }
 
@@ -255,11 +261,8 @@ class Plan:
             for number, point in enumerate(self.points):
                 found = read_cell(self.cell(arm, point, self.options.seeds[0]))
                 assert found is not None
-                if found["validation"] is not None:
-                    merits[number] = (
-                        found["validation"][BEST_BY],
-                        -found["validation"]["eval/loss"],
-                    )
+                if found.validation is not None:
+                    merits[number] = (found.validation.arc_prize_at_2, -found.validation.loss)
             if merits:
                 chosen[arm] = self.points[max(merits, key=merits.__getitem__)]
         return chosen
@@ -275,17 +278,20 @@ class CellJob(NamedTuple):
 
     cell: Cell
     test: bool  # predict the test pairs too
+    kinds: Kinds  # of a notebook, which a worker can't import
 
 
 def _run_job(job: CellJob, report: engines.Report) -> None:
     """Run a cell on the device of this process."""
+    registry.register_all(job.kinds)
+    registry.load_plugins(job.cell.config.plugins)
     ranks = Ranks(device=choose_device(job.cell.config.device))
     run_cell(job.cell, ranks, test=job.test, report=report)
 
 
 def run_cells(
     cells: Sequence[Cell], *, test: bool, where: Workplace, description: str
-) -> list[dict[str, Any]]:
+) -> list[CellResult]:
     """Run those cells that are not finished, side by side; returns what is known of all.
 
     Raises:
@@ -301,7 +307,7 @@ def run_cells(
     if waiting:
         engines.run_jobs(
             _run_job,
-            [CellJob(cell, test) for cell in waiting],
+            [CellJob(cell, test, registry.notebook_kinds()) for cell in waiting],
             titles=[cell.title for cell in waiting],
             workers=where.workers,
             cluster=where.cluster,

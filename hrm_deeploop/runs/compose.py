@@ -4,22 +4,30 @@ import copy
 import difflib
 import json
 import re
-from collections.abc import Mapping, Sequence
-from functools import cache
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from hydra import compose, initialize_config_dir
+from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-CONFIG_DIR = Path(__file__).resolve().parents[2] / "configs"
+from hrm_deeploop.config import options_of
+from hrm_deeploop.model import MODELS
+from hrm_deeploop.registry import load_plugins, near_names
+from hrm_deeploop.scaling import RULES
+
+PACKAGE_DIR = Path(__file__).resolve().parents[1]
+# Inside an installed package; at the top of a checkout.
+CONFIG_DIR = next(
+    place for place in (PACKAGE_DIR / "configs", PACKAGE_DIR.parent / "configs") if place.is_dir()
+)
 # Overrides whose list elements are task ids.
 ID_LIST = re.compile(r"(?P<key>tasks|data\.tasks|data\.evaluate)=\[(?P<ids>.+)\]")
-USUAL_GRADIENTS = ("last_cycle", "all_rounds")  # of HRM and looped in configs/model/
 Composed = Any  # a DictConfig: its own annotations offend whoever checks types at run time
 LIST_ELEMENT = re.compile(r"""\s*'[^']*'|\s*"[^"]*"|[^,]+""")
 
@@ -61,6 +69,7 @@ class Composer:
             ValueError: one line that names the override or the key, and what is allowed.
         """
         changes = {**self.changes, **flatten_groups(changes or {})}
+        load_plugins(changes.get("plugins", ()))
         groups = {
             key: choice
             for key, choice in changes.items()
@@ -70,13 +79,14 @@ class Composer:
         files = [f"{key}={choice}" for key, choice in groups.items() if nodes[key] is None]
         config = copy.deepcopy(self._compose(tuple(files)))
         OmegaConf.set_struct(config, False)  # a transition's name may give way to its options
+        for key, node in nodes.items():
+            if node is not None:
+                OmegaConf.update(config, key, node, merge=False)
         defaults = OmegaConf.to_container(config)
         for key, value in changes.items():
             if key not in groups:
                 _check_key(key, defaults, f"{key}={format_value(value)}")
-            elif nodes[key] is None:
-                continue
-            OmegaConf.update(config, key, nodes.get(key, value), merge=False)
+                OmegaConf.update(config, key, value, merge=False)
         missing = sorted(OmegaConf.missing_keys(config))
         if missing:
             raise ValueError(f"{missing[0]}: a value is required, {missing[0]}=...")
@@ -96,10 +106,13 @@ class Composer:
 
 def _compose(name: str, overrides: list[str]) -> Composed:
     parsed = _parse(overrides)
+    load_plugins(_plugins(parsed))
+    _offer_rules()
+    searched = f"hydra.searchpath=[{','.join(f'file://{place}' for place in config_dirs()[1:])}]"
     with initialize_config_dir(str(CONFIG_DIR), version_base=None):
         _check_groups(parsed)
         try:
-            return compose(config_name=name, overrides=overrides)
+            return compose(config_name=name, overrides=[searched, *overrides])
         except (HydraException, OmegaConfBaseException) as error:
             # The keys that there are depend on the files that groups choose.
             chosen = [
@@ -107,17 +120,30 @@ def _compose(name: str, overrides: list[str]) -> Composed:
                 for given, override in zip(overrides, parsed, strict=True)
                 if override.key_or_group in config_groups()
             ]
-            defaults = OmegaConf.to_container(compose(config_name=name, overrides=chosen))
+            defaults = OmegaConf.to_container(
+                compose(config_name=name, overrides=[searched, *chosen])
+            )
             for override in parsed:
                 if not (override.is_add() or override.key_or_group in config_groups()):
                     _check_key(override.key_or_group, defaults, str(override.input_line))
             raise ValueError(str(error).split("\n", maxsplit=1)[0]) from error
 
 
+def _plugins(parsed: Sequence[Override]) -> list[str]:
+    """Return the modules that the overrides name as plugins."""
+    for override in parsed:
+        value = override.value()
+        if override.key_or_group == "plugins" and isinstance(value, list):
+            return [str(module) for module in value]
+    return []
+
+
 def _plain_node(group: str, choice: str) -> dict[str, Any] | None:
-    """Return the values of a group's file that has values alone; None if it has defaults."""
+    """Return the values of a choice that has values alone; None if it has defaults of its own."""
     _check_choice(group, choice)
-    text = (CONFIG_DIR / group / f"{choice}.yaml").read_text(encoding="utf-8")
+    if group in REGISTERED:
+        return REGISTERED[group](choice)
+    text = config_file(f"{group}/{choice}").read_text(encoding="utf-8")
     values = OmegaConf.to_container(OmegaConf.create(text))
     if "@package" in text or not isinstance(values, dict) or "defaults" in values:
         return None
@@ -187,14 +213,51 @@ def _parse(overrides: Sequence[str]) -> list[Override]:
     return parsed
 
 
-@cache
-def config_groups() -> dict[str, list[str]]:
-    """The files of every group, by the group's name."""
+def _rule_values(name: str) -> dict[str, Any]:
+    """Return ``scaling`` as a rule's name and the defaults of its options; None is to be given."""
+    options = options_of(name).model_fields.items()
     return {
-        path.name: sorted(file.stem for file in path.glob("[!_]*.yaml"))
-        for path in sorted(CONFIG_DIR.iterdir())
-        if path.is_dir()
+        "rule": name,
+        **{key: None if field.is_required() else field.default for key, field in options},
     }
+
+
+# Groups whose choices are registered kinds, beside those whose choices are files.
+REGISTERED: dict[str, Callable[[str], dict[str, Any]]] = {"scaling": _rule_values}
+
+
+def config_groups() -> dict[str, list[str]]:
+    """List the choices of every group, by the group's name."""
+    return {**_file_groups(), "scaling": list(RULES)}
+
+
+def config_dirs() -> list[Path]:
+    """List where files of configurations are: the project's, then the working directory's."""
+    own = Path.cwd() / "configs"
+    return [CONFIG_DIR, *([own] if own.is_dir() and own != CONFIG_DIR else [])]
+
+
+def config_file(name: str) -> Path:
+    """Return the file of a configuration, such as ``arms/vanilla``."""
+    places = [place / f"{name}.yaml" for place in config_dirs()]
+    return next((path for path in places if path.is_file()), places[0])
+
+
+def _file_groups() -> dict[str, list[str]]:
+    groups: dict[str, set[str]] = {}
+    for place in config_dirs():
+        for path in place.iterdir():
+            if path.is_dir() and not path.name.startswith("_"):
+                found = {file.stem for file in path.glob("[!_]*.yaml")}
+                groups.setdefault(path.name, set()).update(found)
+    return {name: sorted(choices) for name, choices in sorted(groups.items())}
+
+
+def _offer_rules() -> None:
+    """Offer every registered scaling rule to Hydra, as if each had a file."""
+    store = ConfigStore.instance()
+    for name in RULES:
+        store.store(group="scaling", name=name, node=_rule_values(name))
 
 
 def _check_groups(parsed: Sequence[Override]) -> None:
@@ -213,8 +276,8 @@ def _check_choice(group: str, choice: Any) -> None:
     allowed = config_groups()[group]
     if choice not in allowed:
         raise ValueError(
-            f"{group}={choice}: there is no such file in configs/{group}/; "
-            f"allowed: {', '.join(allowed)}"
+            f"{group}={choice}: there is no such choice; {near_names(str(choice), allowed)}"
+            + ("; a rule of your own needs plugins=[its module]" if group in REGISTERED else "")
         )
 
 
@@ -241,25 +304,22 @@ def _check_key(key: str, defaults: Any, shown: str) -> None:
 
 
 def run_name(*, _root_: Any) -> str:
-    """What ``${run_name:}`` of ``configs/train.yaml`` stands for: data, scaling and seed.
+    """Fill in ``${run_name:}`` of ``configs/train.yaml``: data, scaling and seed.
 
-    Between them stand the model, the transitions and the gradient where they are not those that
-    HRM has without a word about them, so runs that differ in these have places of their own.
+    Between them stand the model, the transitions and the gradient where they are not those that a
+    run has without a word about them, so runs that differ in these have places of their own.
     """
-    model = _root_.model
-    parts = [_root_.data.source]
-    if model.name != "hrm":
-        parts.append(f"{model.name}-r{model.rounds}" if "rounds" in model else model.name)
-    parts.append(_root_.scaling.rule)
-    for key, module in (
-        ("transition", "L" if model.name == "hrm" else "loop"),
-        ("transition_H", "H"),
-    ):
+    name = _root_.model.name
+    if name not in MODELS or MODELS[name].depth_key not in _root_.model:
+        return str(name)  # what is wrong is said when the values are checked
+    kind = MODELS[name]
+    parts = [_root_.data.source, kind.short_name(_root_.model), _root_.scaling.rule]
+    for key, module in kind.loops.items():
         if _root_[key] != "huginn":
             parts.append(f"{module}-{_joined(_root_[key])}")
-    if _root_.gradient not in USUAL_GRADIENTS:
+    if _root_.gradient != kind.gradients[0]:
         parts.append(_root_.gradient)
-    return "-".join([*map(str, parts), f"seed{_root_.seed}"])
+    return "-".join([*(str(part) for part in parts if part), f"seed{_root_.seed}"])
 
 
 def _joined(choice: Any) -> str:

@@ -1,28 +1,37 @@
 """The whole configuration of a run, and its file."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
-import yaml
-from pydantic import BaseModel, Field, ValidationError, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    SerializeAsAny,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
 
+from arc_data.atomic import write_atomically
 from arc_data.config import DataConfig
 from eval.questions import Window
+from eval.record import FORMAT, check_format
+from hrm_deeploop import hrm, looped
 from hrm_deeploop.attention import AttentionName
-from hrm_deeploop.config import (
-    HRMConfig,
-    Model,
-    OptimConfig,
-    ScalingConfig,
-    StrictConfig,
-    TransitionConfig,
-    TransitionName,
-)
+from hrm_deeploop.config import ReasonerConfig, ScalingConfig, StrictConfig
 from hrm_deeploop.device import DeviceName, DtypeName
-from hrm_deeploop.runs.metrics import LoggerName
-from hrm_deeploop.scaling import Gradient, HRMGradient, LoopedGradient
+from hrm_deeploop.loggers import LOGGERS
+from hrm_deeploop.model import MODELS, Reasoner
+from hrm_deeploop.optim import OPTIMIZERS, OptimConfig
+from hrm_deeploop.registry import NOTEBOOK, Registry, load_plugins
+from hrm_deeploop.runs.checking import WHOLE_LINE, one_line, read_yaml, to_yaml, validate
+from hrm_deeploop.scaling import RULES, LayerGains, module_scaling
+from hrm_deeploop.transitions import HUGINN, TRANSITIONS, TransitionConfig
 
+__all__ = ["hrm", "looped"]  # imported for their models
+TRANSITION_KEYS = ("transition", "transition_H")
 CONFIG_FILE = "config.yaml"
 NewPuzzles = Literal["refuse", "init"]
 
@@ -44,13 +53,46 @@ class AlignmentConfig(StrictConfig):
     segment: int = Field(ge=1)  # of deep supervision
 
 
+def _named_kinds(values: Mapping[str, Any]) -> Iterator[tuple[Registry[Any], str]]:
+    """List the kinds that a run's values name, each with its registry."""
+    for registry, key, inner in (
+        (MODELS, "model", "name"),
+        (RULES, "scaling", "rule"),
+        (TRANSITIONS, "transition", "name"),
+        (TRANSITIONS, "transition_H", "name"),
+        (OPTIMIZERS, "optim", "optimizer"),
+        (LOGGERS, "logger", ""),
+    ):
+        value = values.get(key)
+        name = value.get(inner) if isinstance(value, Mapping) else getattr(value, inner, value)
+        if isinstance(name, str):
+            yield registry, name
+
+
+def parse_model(given: Any) -> Any:
+    """Read the architecture of the registered model that ``name`` names."""
+    if not isinstance(given, Mapping):
+        return given
+    if not isinstance(given.get("name"), str):
+        raise PydanticCustomError(
+            WHOLE_LINE, "model.name: a value is required; a kind of model is chosen by model=FILE"
+        )
+    try:
+        return MODELS[given["name"]].Config(**given)
+    except ValidationError as error:
+        raise PydanticCustomError(
+            WHOLE_LINE, "{line}", {"line": one_line(error, "model")}
+        ) from error
+
+
 class RunConfig(StrictConfig):
     """One training run; every key is in ``configs/train.yaml``."""
 
     data: DataConfig
-    model: Annotated[Model, Field(discriminator="name")]
+    plugins: Annotated[tuple[str, ...], Field(strict=False)]  # modules that register kinds
+    model: Annotated[SerializeAsAny[ReasonerConfig], BeforeValidator(parse_model)]
     scaling: ScalingConfig
-    gradient: Gradient
+    gradient: str
     transition: TransitionConfig  # of L, or of a looped model's loop
     transition_H: TransitionConfig
     window: Window
@@ -70,19 +112,32 @@ class RunConfig(StrictConfig):
     new_puzzles: NewPuzzles
     micro_batch_size: int | None = Field(ge=1)  # null: a rank's whole batch at once
     log_every: int = Field(ge=1)
-    logger: LoggerName
+    logger: str
     device: DeviceName
     dtype: DtypeName
     attention: AttentionName
     compile: bool
 
+    @model_validator(mode="before")
+    @classmethod
+    def _record_plugins(cls, values: Any) -> Any:
+        """Add the modules that define kinds which the values name, so that a file has them."""
+        if not isinstance(values, dict) or not isinstance(values.get("plugins"), list | tuple):
+            return values
+        origins = [registry.origin(name) for registry, name in _named_kinds(values)]
+        found = [origin for origin in origins if origin is not None]
+        return {**values, "plugins": list(dict.fromkeys([*values["plugins"], *found]))}
+
+    @field_validator("logger")
+    @classmethod
+    def _logger_is_registered(cls, name: str) -> str:
+        LOGGERS[name]
+        return name
+
     @model_validator(mode="after")
     def _votes_exist(self) -> "RunConfig":
-        if self.evaluation.votes is not None and self.evaluation.votes > self.data.num_aug + 1:
-            raise ValueError(
-                f"evaluation.votes={self.evaluation.votes}: there are {self.data.num_aug + 1} "
-                f"puzzles of a task (data.num_aug={self.data.num_aug} and the identity)"
-            )
+        if self.evaluation.votes is not None:
+            self.data.check_votes(self.evaluation.votes, "evaluation.votes")
         return self
 
     @model_validator(mode="after")
@@ -113,50 +168,48 @@ class RunConfig(StrictConfig):
         return self
 
     @model_validator(mode="after")
-    def _parts_fit_the_model(self) -> "RunConfig":
-        model, name = self.model, self.model.name
-        allowed = get_args(HRMGradient if isinstance(model, HRMConfig) else LoopedGradient)
-        if self.gradient not in allowed:
+    def _kinds_fit_each_other(self) -> "RunConfig":
+        kind, gradient = self.kind, self.gradient
+        if gradient not in kind.gradients:
             raise ValueError(
-                f"gradient={self.gradient}: with model.name={name} allowed are {', '.join(allowed)}"
+                f"gradient={gradient}: with model.name={self.model.name} allowed are "
+                f"{', '.join(kind.gradients)}"
             )
-        if isinstance(model, HRMConfig):
-            updates, truncated = model.L_cycles, self.gradient == "last_update"
-        else:
-            updates, truncated = model.rounds, self.gradient == "last_round"
-            if self.transition_H.name != "huginn":
-                raise ValueError(f"transition_H={self.transition_H.name}: {name} has no H")
-            if self.scaling.rule == "deeploop_asymmetric":
-                raise ValueError(f"scaling=deeploop_asymmetric is about H and L: {name} has no H")
-        if self.transition.enters_once and truncated and updates > 1:
-            first = "update of a cycle" if isinstance(model, HRMConfig) else "round"
-            raise ValueError(
-                f"gradient={self.gradient}: transition={self.transition.name} takes the input in "
-                f"at the first {first}, which must carry gradient; allowed: "
-                f"{', '.join(g for g in allowed if g != self.gradient)}"
-            )
-        L, H = self.transition, self.transition_H
-        if "recirculation" in (L.name, H.name) and L.grows_with_input and H.grows_with_input:
-            bounded = [
-                name
-                for name in get_args(TransitionName)
-                if not TransitionConfig(name=name).grows_with_input
-            ]
-            raise ValueError(
-                f"transition_H={H.name}: with transition={L.name} each module would add the "
-                "other's state to its own, and both grow without bound; beside recirculation "
-                f"allowed are {', '.join(bounded)}"
-            )
+        for key in TRANSITION_KEYS:
+            if key not in kind.loops and getattr(self, key) != HUGINN:
+                module = key.rpartition("_")[2]
+                raise ValueError(f"{key}={getattr(self, key)}: {self.model.name} has no {module}")
+        hidden = kind.hides_first_update(self.model, gradient)
+        for key, first in hidden.items():
+            if self.transitions[key].kind.enters_once:
+                allowed = [g for g in kind.gradients if not kind.hides_first_update(self.model, g)]
+                raise ValueError(
+                    f"gradient={gradient}: {key}={self.transitions[key].name} takes the input in "
+                    f"at the first {first}, which must carry gradient; allowed: "
+                    f"{', '.join(allowed)}"
+                )
+        kind.check_transitions(self.transitions)
+        try:
+            _ = self.gains
+        except ValueError as error:
+            raise ValueError(f"scaling={self.scaling.rule}: {error}") from error
         return self
 
-    @model_validator(mode="after")
-    def _exponents_fit_the_model(self) -> "RunConfig":
-        is_hrm, p_H = isinstance(self.model, HRMConfig), self.scaling.p_H
-        if is_hrm and self.scaling.rule == "custom" and p_H is None:
-            raise ValueError("scaling: rule=custom needs scaling.p_H")
-        if not is_hrm and p_H is not None:
-            raise ValueError(f"scaling.p_H={p_H}: {self.model.name} has no H")
-        return self
+    @property
+    def gains(self) -> dict[str, LayerGains]:
+        """(alpha, beta) of every layer of every module; what the scaling rule comes to."""
+        visits = self.kind.count_visits(self.model, self.gradient)
+        return module_scaling(self.scaling.resolve(), visits)
+
+    @property
+    def kind(self) -> type[Reasoner]:
+        """The registered model."""
+        return MODELS[self.model.name]
+
+    @property
+    def transitions(self) -> dict[str, TransitionConfig]:
+        """The transitions that the model has, by their keys."""
+        return {key: getattr(self, key) for key in self.kind.loops}
 
     def num_steps(self, examples_per_epoch: int) -> int:
         """Length of the run in optimiser steps."""
@@ -165,36 +218,10 @@ class RunConfig(StrictConfig):
         return max(1, self.epochs * examples_per_epoch // self.optim.global_batch_size)
 
 
-# Keys that runs of earlier versions do not have, and what these runs did.
-ADDED_KEYS: dict[str, Any] = {
-    "window": "full",
-    "alignment": {"every": None, "rows": 16},
-    "alignment.segment": 1,
-    "transition": "huginn",
-    "transition_H": "huginn",
-    "model.name": "hrm",
-}
-LATER_KEYS = ("transition", "transition_H", "model.name")  # than cell.json and predictions.npz
-
-
-def without_later_keys(config: "RunConfig") -> dict[str, Any]:
-    """The configuration without keys that are younger than the files that are compared by it.
-
-    Such a key is left out where it says what was done before there was the key.
-    """
-    values = config.model_dump(mode="json")
-    for key in LATER_KEYS:
-        group, _, inner = key.rpartition(".")
-        place = values[group] if group else values
-        if place[inner] == ADDED_KEYS[key]:
-            del place[inner]
-    return values
-
-
 # What may differ between a run and its continuation.
 RESUMABLE_KEYS = frozenset(
     (
-        *("run_dir", "resume", "stop_after", "checkpoint_every", "logger", "device"),
+        *("plugins", "run_dir", "resume", "stop_after", "checkpoint_every", "logger", "device"),
         *("keep_last", "keep_every", "new_puzzles", "micro_batch_size", "compile"),
         "attention",
         *("evaluation.votes", "evaluation.attempts", "evaluation.batch_size"),
@@ -204,60 +231,9 @@ RESUMABLE_KEYS = frozenset(
 )
 
 
-def validate(kind: type[BaseModel], values: dict[str, Any]) -> Any:
-    """``kind(**values)``, whose first problem is one line with key, value and what is allowed."""
-    try:
-        return kind(**values)
-    except ValidationError as error:
-        problems = [p for p in error.errors() if not _only_follows(p, error.errors())]
-        raise ValueError(
-            _describe(problems[0]) + (f" (and {len(problems) - 1} more)" if problems[1:] else "")
-        ) from error
-
-
-def _only_follows(problem: Any, problems: Sequence[Any]) -> bool:
-    """Whether a list is too short because of a wrong element, which has a problem of its own."""
-    place = problem["loc"]
-    return problem["type"] == "too_short" and any(
-        len(other["loc"]) > len(place) and other["loc"][: len(place)] == place for other in problems
-    )
-
-
-def _describe(problem: Any) -> str:
-    loc = problem["loc"]  # behind `model` stands which kind of model it was taken for
-    if loc[:1] == ("model",) and loc[1:2] and loc[1] in ("hrm", "looped"):
-        loc = (loc[0], *loc[2:])
-    if loc in (("transition", "name"), ("transition_H", "name")):
-        loc = loc[:1]  # which is given as the name
-    key = ".".join(map(str, loc))
-    message = problem["msg"].removeprefix("Value error, ")
-    if problem["type"] == "union_tag_invalid":
-        context = problem["ctx"]
-        name = context["discriminator"].strip("'")
-        return f"{key}.{name}={context['tag']}: allowed are {context['expected_tags']}"
-    if problem["type"] == "value_error":  # our own validators name the values themselves
-        return f"{key}: {message}" if key else message
-    if problem["type"] == "extra_forbidden":
-        return f"{key}={problem['input']}: there is no such key"
-    if problem["type"] == "missing":
-        hint = "; a kind of model is chosen by model=FILE" if loc[:1] == ("model",) else ""
-        return f"{key}: a value is required{hint}"
-    if problem["type"] == "tuple_type":
-        given = problem["input"]
-        return f"{key}={given}: expected a list" + ("" if given is None else f", {key}=[{given}]")
-    if problem["type"] == "too_short":
-        return f"{key}={list(problem['input'])}: expected at least {problem['ctx']['min_length']}"
-    return f"{key}={problem['input']}: {message[0].lower()}{message[1:]}"
-
-
 def save_config(config: RunConfig, directory: Path) -> None:
     """Write ``config.yaml``."""
-    (directory / CONFIG_FILE).write_text(to_yaml(config), encoding="utf-8")
-
-
-def to_yaml(config: StrictConfig) -> str:
-    """The values as YAML."""
-    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+    write_atomically(directory / CONFIG_FILE, f"format: {FORMAT}\n{to_yaml(config)}")
 
 
 def load_config(directory: Path) -> RunConfig:
@@ -274,23 +250,15 @@ def load_config(directory: Path) -> RunConfig:
         raise ValueError(f"{path}: expected keys and values, got a {type(values).__name__}")
     try:
         given = {str(key): value for key, value in values.items()}
-        for key, value in ADDED_KEYS.items():
-            group, _, inner = key.rpartition(".")
-            place = given.get(group) if group else given
-            if isinstance(place, dict):
-                place.setdefault(inner, value)
+        check_format(given.pop("format", None))
+        load_plugins(_listed(given.get("plugins")))
         return validate(RunConfig, given)
     except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
+        again = ""
+        if NOTEBOOK in _listed(values.get("plugins")):
+            again = " (a notebook or script defined kinds of its own: define them again first)"
+        raise ValueError(f"{path}: {error}{again}") from error
 
 
-def read_yaml(path: Path) -> Any:
-    """The plain containers of a YAML file.
-
-    Raises:
-        ValueError: if it can't be read or is not YAML.
-    """
-    try:
-        return yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: not a readable YAML file ({error})") from error
+def _listed(plugins: Any) -> list[str]:
+    return [name for name in plugins if isinstance(name, str)] if isinstance(plugins, list) else []

@@ -97,11 +97,12 @@ def load_tasks(config: DataConfig) -> Tasks:
     Raises:
         ValueError: if a file is not valid, an id or a source is unknown, or no task fits.
     """
-    return _load_tasks(config, _stamp(config))
+    return _load_tasks(config.model_dump_json(), _stamp(config))
 
 
 @lru_cache(maxsize=NUM_KEPT)
-def _load_tasks(config: DataConfig, _: object) -> Tasks:
+def _load_tasks(config_json: str, _: object) -> Tasks:
+    config = DataConfig.model_validate_json(config_json)
     collection = sources.load(config)
     for ids, why in (
         (collection.too_large, f"do not fit data.canvas={config.canvas}"),

@@ -4,19 +4,19 @@ config.yaml  manifest.json  metrics.jsonl  checkpoints/step_00001200/  eval/step
 """
 
 import errno
-import json
 import logging
 import os
 import shlex
 import subprocess
 import sys
+from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 from filelock import FileLock, Timeout
 
 from eval.compare import config_difference
+from eval.record import Record
 from hrm_deeploop.runs.checkpoint import list_checkpoints
 from hrm_deeploop.runs.config import (
     CONFIG_FILE,
@@ -27,6 +27,7 @@ from hrm_deeploop.runs.config import (
 )
 from hrm_deeploop.runs.data import Data
 from hrm_deeploop.runs.metrics import read_metrics
+from hrm_deeploop.scaling import LayerGains
 
 log = logging.getLogger(__name__)
 
@@ -101,57 +102,90 @@ def lock_run(run_dir: Path) -> FileLock | None:
     return lock
 
 
+class DataFacts(Record):
+    """What a run's data was."""
+
+    source: str
+    sha256: str  # of the tasks' ids and grids, and of which are evaluated
+    num_tasks: int
+    num_evaluated_tasks: int
+    num_puzzles: int
+    puzzles_sha256: str
+
+
+class Manifest(Record):
+    """What manifest.json holds: what a run was started with, beside its configuration."""
+
+    data: DataFacts
+    gains: dict[str, tuple[tuple[float, float], ...]]  # (alpha, beta) by module and layer
+    seed: int
+    command: str
+    versions: dict[str, str]
+    git_commit: str | None
+
+
 def check_same_data(config: RunConfig, content_hash: str) -> None:
-    """A continued run must find the grids that it was started with; ``content_hash`` is of now's.
+    """A continued run must find the grids and gains that it was started with.
+
+    ``content_hash`` is of the grids that there are now.
 
     Raises:
-        ValueError: if they have changed and ``new_puzzles`` is ``refuse``.
+        ValueError: if they have changed and ``new_puzzles`` is ``refuse``, or the scaling rule
+            gives other gains.
     """
-    if config.new_puzzles == "init":
-        return
     path = Path(config.run_dir) / MANIFEST_FILE
     try:
-        recorded = json.loads(path.read_text(encoding="utf-8"))["data"]["sha256"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        recorded = Manifest.load(path)
+    except ValueError as error:
+        if config.new_puzzles == "init":
+            return
         raise ValueError(
-            f"{path}: not a readable manifest ({type(error).__name__}), so it can't be told "
-            "whether the data is the same; new_puzzles=init goes on without knowing"
+            f"{error}: it can't be told whether the data is the same; new_puzzles=init goes on "
+            "without knowing"
         ) from error
-    if recorded != content_hash:
+    if recorded.gains != _plain(config.gains):
+        raise ValueError(
+            f"run_dir={config.run_dir}: scaling={config.scaling.rule} gives other gains than when "
+            f"the run was started, {_plain(config.gains)} instead of {recorded.gains}"
+        )
+    if recorded.data.sha256 != content_hash and config.new_puzzles != "init":
         raise ValueError(
             f"run_dir={config.run_dir}: the data has changed since the run was started (SHA-256 "
-            f"{recorded[:16]} then, {content_hash[:16]} now); new_puzzles=init goes on with what "
-            "there is now"
+            f"{recorded.data.sha256[:16]} then, {content_hash[:16]} now); new_puzzles=init goes on "
+            "with what there is now"
         )
+
+
+def _plain(gains: Mapping[str, LayerGains]) -> dict[str, tuple[tuple[float, float], ...]]:
+    return {
+        module: tuple((one.alpha, one.beta) for one in layers) for module, layers in gains.items()
+    }
 
 
 def describe_run(config: RunConfig, data: Data) -> None:
     """Write config.yaml and manifest.json."""
     run_dir = Path(config.run_dir)
     run_dir.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(_manifest(config, data), indent=2) + "\n"
-    (run_dir / MANIFEST_FILE).write_text(text, encoding="utf-8")
-    save_config(config, run_dir)
-
-
-def _manifest(config: RunConfig, data: Data) -> dict[str, Any]:
-    return {
-        "data": {
-            "source": data.collection.name,
-            "sha256": data.collection.content_hash,
-            "num_tasks": len(data.collection.tasks),
-            "num_evaluated_tasks": len(data.collection.evaluated),
-            "num_puzzles": len(data.puzzles),
-            "puzzles_sha256": data.puzzles.content_hash,
-        },
-        "seed": config.seed,
-        "command": shlex.join(sys.argv),
-        "versions": {
+    manifest = Manifest(
+        data=DataFacts(
+            source=data.collection.name,
+            sha256=data.tasks.content_hash,
+            num_tasks=len(data.collection.tasks),
+            num_evaluated_tasks=len(data.collection.evaluated),
+            num_puzzles=len(data.puzzles),
+            puzzles_sha256=data.puzzles.content_hash,
+        ),
+        gains=_plain(config.gains),
+        seed=config.seed,
+        command=shlex.join(sys.argv),
+        versions={
             "python": sys.version.split()[0],
             **{name: version(name) for name in RECORDED_PACKAGES},
         },
-        "git_commit": _git_commit(),
-    }
+        git_commit=_git_commit(),
+    )
+    manifest.save(run_dir / MANIFEST_FILE)
+    save_config(config, run_dir)
 
 
 def _git_commit() -> str | None:

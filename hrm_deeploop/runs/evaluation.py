@@ -5,42 +5,45 @@ from dataclasses import replace
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import torch
-from pydantic import Field
+from pydantic import Field, PositiveInt
 
 from arc_data.sources import hash_tasks
 from arc_data.task import Task
 from eval.artifacts import PREDICTIONS_FILE, write_artifacts
-from eval.predictions import Predictions, load_predictions
+from eval.ladder import Ladder, format_ladders
+from eval.predictions import About, Predictions, load_predictions
 from eval.questions import Window, list_questions
 from eval.shards import Shards
-from hrm_deeploop.config import HRMConfig, StrictConfig
-from hrm_deeploop.device import Ranks, choose_dtype
+from hrm_deeploop.attention import AttentionName
+from hrm_deeploop.config import StrictConfig
+from hrm_deeploop.device import DeviceName, Ranks, choose_dtype, join_ranks, leave_ranks
 from hrm_deeploop.fit import Report, StopSignals
 from hrm_deeploop.runs.build import build_network, build_table, load_table
 from hrm_deeploop.runs.checkpoint import hash_weights, load_into
-from hrm_deeploop.runs.config import RunConfig, without_later_keys
+from hrm_deeploop.runs.config import NewPuzzles, RunConfig, load_config
 from hrm_deeploop.runs.data import Data, load_data
+from hrm_deeploop.runs.directory import find_checkpoint
+from hrm_deeploop.runs.engines import StoppedError
 from hrm_deeploop.runs.predict import Halting, Predictor, PuzzleIds, change_puzzle_ids, predict
 from hrm_deeploop.runs.progress import show_progress
 
 log = logging.getLogger(__name__)
 
 EVALUATIONS = "eval"
-Count = Annotated[int, Field(ge=1)]
 
 
 class Choices(StrictConfig):
     """What distinguishes an evaluation from the one that the run's configuration describes."""
 
-    votes: Count | None = None  # augmentations of a test pair; None: as the run says
+    votes: PositiveInt | None = None  # augmentations of a test pair; None: as the run says
     tasks: Annotated[tuple[str, ...], Field(strict=False, min_length=1)] | None = None
     halting: Halting = "fixed"
     puzzle_ids: PuzzleIds = "correct"
     window: Window | None = None  # None: as the run trained
-    segments: Annotated[tuple[Count, ...], Field(strict=False)] = ()  # rungs of a ladder
+    segments: Annotated[tuple[PositiveInt, ...], Field(strict=False)] = ()  # rungs of a ladder
 
     @property
     def label(self) -> str:
@@ -59,6 +62,62 @@ class Choices(StrictConfig):
         return "".join(f"-{part}" for part in parts)
 
 
+class EvaluateOptions(Choices):
+    """Keys of ``configs/evaluate.yaml``."""
+
+    run: str
+    checkpoint: int | str = "last"
+    attempts: Annotated[tuple[PositiveInt, ...], Field(strict=False, min_length=1)] | None = None
+    batch_size: PositiveInt | None = None
+    new_puzzles: NewPuzzles | None = None
+    attention: AttentionName | None = None
+    device: DeviceName = "auto"
+
+
+class EvaluationResult(NamedTuple):
+    """What came of an evaluation: its files, and the ladder that they hold."""
+
+    directory: Path
+    ladder: Ladder
+
+    def show(self) -> None:
+        """Print the ladder."""
+        print(format_ladders({self.directory.parent.parent.name: self.ladder}))
+
+    def _repr_html_(self) -> str:
+        return self.ladder._repr_html_()
+
+
+def evaluate_run(options: EvaluateOptions) -> EvaluationResult | None:
+    """Predict, vote, score and write the files; None on all ranks but the main one.
+
+    Raises:
+        StoppedError: if a signal ended it early; the same call goes on.
+        ValueError: if the run, the checkpoint and the choices do not go together.
+    """
+    run = Path(options.run)
+    config = load_config(run)
+    changes = {key: getattr(options, key) for key in ("new_puzzles", "attention")}
+    config = config.changed(
+        run_dir=options.run,
+        evaluation=config.evaluation.changed(
+            batch_size=options.batch_size or config.evaluation.batch_size
+        ),
+        **{key: value for key, value in changes.items() if value is not None},
+    )
+    checkpoint = find_checkpoint(run, options.checkpoint)
+    ranks = join_ranks(options.device)
+    evaluation = Evaluation(config, checkpoint, ranks, options)
+    stopped_by = evaluation.predict()
+    leave_ranks(ranks)
+    if stopped_by is not None:
+        raise StoppedError(stopped_by)
+    if not ranks.is_main:
+        return None
+    ladder = evaluation.results(options.attempts, run.name)
+    return EvaluationResult(evaluation.directory, ladder)
+
+
 class Evaluation:
     """One evaluation in progress, continued from what is on disk.
 
@@ -73,7 +132,7 @@ class Evaluation:
         self.checkpoint = checkpoint
         self.ranks = ranks
         self.choices = choices
-        self.weights = "ema" if config.optim.ema_rate else "model"
+        self.weights = config.optim.predicting_weights
         self.data = load_data(config, checkpoint)
         self.window: Window = choices.window or config.window
         self.votes = choices.votes or config.evaluation.votes or config.data.num_aug + 1
@@ -98,12 +157,8 @@ class Evaluation:
         return [by_id[task_id] for task_id in dict.fromkeys(tasks or by_id)]
 
     def _check_bounds(self) -> None:
-        num_puzzles, max_steps = self.config.data.num_aug + 1, self.config.model.halt_max_steps
-        if self.votes > num_puzzles:
-            raise ValueError(
-                f"votes={self.votes}: there are {num_puzzles} puzzles of a task "
-                f"(data.num_aug={num_puzzles - 1} and the identity)"
-            )
+        max_steps = self.config.model.halt_max_steps
+        self.config.data.check_votes(self.votes, "votes")
         if self.choices.puzzle_ids == "shuffled" and len(self.questions.evaluated) < 2:
             raise ValueError("puzzle_ids=shuffled needs at least two evaluated tasks")
         if max(self.choices.segments, default=1) > max_steps:
@@ -118,23 +173,22 @@ class Evaluation:
         return tuple(self.questions.puzzles.tasks[t] for t in self.questions.evaluated)
 
     @cached_property
-    def about(self) -> dict[str, Any]:
-        """What the predictions file says of itself: ``facts`` to read and ``key`` to compare.
+    def about(self) -> About:
+        """What the predictions file says of itself.
 
         Equal keys mean equal answers, but for rounding.
         """
         config, choices, max_steps = self.config, self.choices, self.config.model.halt_max_steps
-        known = without_later_keys(config)
-        puzzles = self.questions.puzzles
-        return {
-            "facts": {
+        return About(
+            facts={
                 "run": config.run_dir,
                 "evaluation": self.directory.name,
                 "data": config.data.source,
                 "evaluated tasks": len(self.tasks),
                 "scaling": config.scaling.rule,
                 "gradient": config.gradient,
-                **_recurrence(config),
+                **config.kind.facts(config.model),
+                **{key: str(choice) for key, choice in config.transitions.items()},
                 "learning rate": config.optim.lr,
                 "seed": config.seed,
                 "votes A": self.votes,
@@ -143,26 +197,28 @@ class Evaluation:
                 "puzzle ids": choices.puzzle_ids,
                 "predictions": len(self.questions),
             },
-            "key": {
+            key={
                 "weights": hash_weights(self.checkpoint, (self.weights, "puzzle_embedding")),
-                **{
-                    key: known[key]
-                    for key in ("model", "transition", "transition_H")
-                    if key in known
-                },
-                "scaling": config.scaling.model_dump(),
+                "model": config.model.model_dump(mode="json"),
+                **{key: choice.model_dump() for key, choice in config.transitions.items()},
+                "gains": [[m, *gain] for m, layers in config.gains.items() for gain in layers],
                 "gradient": config.gradient,
                 "dtype": str(choose_dtype(config.dtype, self.ranks.device)),
                 "canvas": config.data.canvas,
                 "tasks": hash_tasks(self.tasks),
-                "puzzles": puzzles.content_hash,
+                "puzzles": self.questions.puzzles.content_hash,
                 "votes": self.votes,
                 "halting": choices.halting,
                 "window": self.window,
-                "segments": sorted({*choices.segments} - {max_steps}),
+                "segments": list(self.limits),
                 "puzzle_ids": choices.puzzle_ids,
             },
-        }
+        )
+
+    @property
+    def limits(self) -> tuple[int, ...]:
+        """The segments after which an answer is recorded beside the last."""
+        return tuple(sorted({*self.choices.segments} - {self.config.model.halt_max_steps}))
 
     def predict(self, report: Report | None = None) -> int | None:
         """Predict what is not on disk yet; the number of the signal that ended it early, or None.
@@ -175,7 +231,7 @@ class Evaluation:
             if ranks.is_main:
                 log.warning("%s: complete, not predicted again", self.path)
             return None
-        parts = Shards(self.path, self.about["key"], rank=ranks.rank)
+        parts = Shards(self.path, self.about.key, rank=ranks.rank)
         if ranks.is_main and parts.open():
             log.warning("%s: of other weights or choices, begun anew", parts.folder)
         ranks.barrier()
@@ -199,7 +255,7 @@ class Evaluation:
         except ValueError as error:
             log.warning("%s; predicting anew", error)
             return None
-        if found.about.get("key") != self.about["key"]:
+        if found.about.key != self.about.key:
             log.warning("%s: of other weights or choices, predicting anew", self.path)
             return None
         return found
@@ -221,7 +277,7 @@ class Evaluation:
                 predictor,
                 self.questions.take(mine),
                 halting=self.choices.halting,
-                limits=self.about["key"]["segments"],
+                limits=self.limits,
                 should_stop=lambda: stop.received is not None,
             ):
                 parts.add(answers._replace(number=mine[answers.number]))
@@ -238,7 +294,7 @@ class Evaluation:
         )
         return replace(predictor, lookup=lookup, window=self.window)
 
-    def results(self, attempts: tuple[int, ...] | None, name: str) -> dict[str, Any]:
+    def results(self, attempts: tuple[int, ...] | None, name: str) -> Ladder:
         """Vote, score and write the files of the evaluation; returns the ladder."""
         return write_artifacts(
             self.directory,
@@ -253,7 +309,7 @@ def load_predictor(
 ) -> Predictor:
     """Load a checkpoint's network and puzzle table, ready to be asked about ``data``."""
     network = build_network(config, device).eval()
-    load_into(network, checkpoint, "ema" if config.optim.ema_rate else "model")
+    load_into(network, checkpoint, config.optim.predicting_weights)
     table = build_table(config, data.puzzles, device)
     load_table(table, data, checkpoint)
     return Predictor(
@@ -264,17 +320,3 @@ def load_predictor(
         device=device,
         window=config.window,
     )
-
-
-def _recurrence(config: RunConfig) -> dict[str, str]:
-    """What recurs, to read."""
-    model = config.model
-    if isinstance(model, HRMConfig):
-        return {
-            "H_cycles, L_cycles": f"{model.H_cycles}, {model.L_cycles}",
-            "transition, of H": f"{config.transition}, {config.transition_H}",
-        }
-    return {
-        "layers, rounds": f"{model.layers}, {model.rounds}",
-        "transition": str(config.transition),
-    }

@@ -16,17 +16,17 @@ from typing import Any
 import torch
 from pydantic import BaseModel, ConfigDict, Field
 
-from arc_data import sources
 from arc_data.config import DataConfig
 from arc_data.hrm_names import parse_identifiers
 from arc_data.puzzles import match_puzzles, write_puzzles
 from hrm_deeploop.config import StrictConfig
 from hrm_deeploop.hrm_weights import convert_weights
 from hrm_deeploop.runs.build import build_network
+from hrm_deeploop.runs.checking import read_yaml, validate
 from hrm_deeploop.runs.checkpoint import save_checkpoint
 from hrm_deeploop.runs.compose import compose_config
-from hrm_deeploop.runs.config import CONFIG_FILE, RunConfig, read_yaml, validate
-from hrm_deeploop.runs.data import PUZZLES_FILE, Data
+from hrm_deeploop.runs.config import CONFIG_FILE, RunConfig
+from hrm_deeploop.runs.data import PUZZLES_FILE, Data, load_tasks
 from hrm_deeploop.runs.directory import CHECKPOINTS, describe_run
 
 STEP = re.compile(r"step_(\d+)")
@@ -83,7 +83,8 @@ def import_hrm(options: ImportOptions) -> dict[str, Any]:
             f"{checkpoint}: does not fit the model of {path}: {names[0]} is {found.get(names[0])}, "
             f"expected {own.get(names[0])} ({len(names)} such tensors)"
         )
-    collection = sources.load(config.data)
+    tasks = load_tasks(config.data)
+    collection = tasks.collection
     matched = match_puzzles(
         puzzles.saved,
         collection.tasks,
@@ -92,7 +93,7 @@ def import_hrm(options: ImportOptions) -> dict[str, Any]:
         seed=config.data.seed,
         init=True,
     )
-    describe_run(config, Data(collection=collection, puzzles=matched.puzzles, matched=matched))
+    describe_run(config, Data(tasks=tasks, puzzles=matched.puzzles, matched=matched))
     step = STEP.search(checkpoint.name)
     directory = save_checkpoint(
         run_dir / CHECKPOINTS,

@@ -17,18 +17,17 @@ NAME-ladder.png, -curves.png or -sweep.png are taken from there too.
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from pydantic import Field
 
-from eval.comparison import comparison_tables, difference_to
-from eval.tables import Table, format_markdown
+from eval.comparison import Comparison, difference_to
+from eval.tables import format_markdown
 from hrm_deeploop.config import StrictConfig
-from hrm_deeploop.runs.alignment import alignment_tables
+from hrm_deeploop.runs.alignment import AlignmentResult
 from hrm_deeploop.runs.report import COMPARISON_FILE
-from hrm_deeploop.runs.sweep import SWEEP_FILE, sweep_tables
+from hrm_deeploop.runs.sweep import SWEEP_FILE, Sweep
 
 PLACE = re.compile(
     r"(?P<begin><!-- (?P<rows>[\w.-]+\.json): (?P<tables>[^>]+?) -->\n).*?(?P<end><!-- end -->)",
@@ -37,13 +36,9 @@ PLACE = re.compile(
 PICTURE = re.compile(r"\((?:[^)]*/)?(?P<run>[\w.-]+)-(?P<kind>ladder|curves|sweep)\.png\)")
 # A table of differences to another arm than the comparison's own.
 DIFFERENCE_TO = re.compile(r"\w+ difference( with seeds)? to (?P<arm>\S+)")
-Rows = Mapping[str, Any]
-# What only rows of that kind have, and their tables.
-KINDS: dict[str, Callable[[Rows], dict[str, Table]]] = {
-    "arms": comparison_tables,
-    "which": sweep_tables,
-    "p_star": alignment_tables,
-}
+Rows = Comparison | Sweep | AlignmentResult
+# What only rows of that kind have.
+KINDS: dict[str, type[Rows]] = {"arms": Comparison, "which": Sweep, "p_star": AlignmentResult}
 
 
 class ResultsOptions(StrictConfig):
@@ -70,24 +65,30 @@ def take_rows(name: str, runs: Path) -> Rows:
 
 
 def _read_rows(path: Path, without: Sequence[str] = ()) -> Rows:
-    """The JSON of a file, read without the texts ``without``, the longer of two that overlap first.
+    """Read rows without the texts ``without``, the longer of two that overlap first.
 
     Raises:
-        ValueError: naming the file, if it is not JSON.
+        ValueError: naming the file, if it is none of the kinds of rows.
     """
     text = path.read_text(encoding="utf-8")
     for part in without:
         text = text.replace(json.dumps(part)[1:-1], "")
     try:
-        return json.loads(text)
+        keys = json.loads(text)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
+    for key, kind in KINDS.items():
+        if key in keys:
+            return kind.from_json(text, str(path))
+    raise ValueError(
+        f"{path}: expected rows with one of the keys {', '.join(KINDS)}, got {', '.join(keys)}"
+    )
 
 
 def format_rows(rows: Rows) -> str:
-    """JSON with a line per key, or per element where the value is a list or a mapping."""
+    """Write JSON with a line per key, or per element where the value is a list or a mapping."""
     lines = []
-    for key, value in rows.items():
+    for key, value in rows.to_values().items():
         if isinstance(value, list) and value:
             parts = [json.dumps(part) for part in value]
             text = "[\n  " + ",\n  ".join(parts) + "\n ]"
@@ -100,18 +101,6 @@ def format_rows(rows: Rows) -> str:
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
-def tables_of(rows: Rows) -> dict[str, Table]:
-    """The tables of a comparison, a sweep or an alignment, by their names.
-
-    Raises:
-        ValueError: if the rows are none of these.
-    """
-    for key, tables in KINDS.items():
-        if key in rows:
-            return tables(rows)
-    raise ValueError(f"expected rows with one of the keys {', '.join(KINDS)}, got {list(rows)}")
-
-
 def fill_page(page: str, rows: Mapping[str, Rows]) -> str:
     """The page with its tables.
 
@@ -120,12 +109,13 @@ def fill_page(page: str, rows: Mapping[str, Rows]) -> str:
     """
 
     def fill(place: re.Match[str]) -> str:
-        tables = tables_of(rows[place["rows"]])
+        own = rows[place["rows"]]
+        tables = own.tables()
         chosen = [name.strip() for name in place["tables"].split(",")]
         for name in chosen:
             asked = DIFFERENCE_TO.fullmatch(name)
-            if asked is not None and "arms" in rows[place["rows"]]:
-                found = difference_to(rows[place["rows"]], asked["arm"])
+            if asked is not None and isinstance(own, Comparison):
+                found = difference_to(own, asked["arm"])
                 tables |= {f"{kind} to {asked['arm']}": table for kind, table in found.items()}
             if name not in tables:
                 raise ValueError(

@@ -26,7 +26,7 @@ from hrm_deeploop.runs.directory import (
     lock_run,
 )
 from hrm_deeploop.runs.predict import Predictor
-from hrm_deeploop.runs.validation import validate_network
+from hrm_deeploop.runs.validation import log_validation, validate_network
 from hrm_deeploop.trainer import Trainer
 
 log = logging.getLogger(__name__)
@@ -130,7 +130,7 @@ class Session:
             window=config.window,
         )
         votes = config.evaluation.validation_votes
-        return validate_network(predictor, self.data, votes, self.ranks)
+        return log_validation(validate_network(predictor, self.data, votes, self.ranks))
 
     def measure_alignment(self) -> dict[str, float]:
         """kappa of every module, each time on the same examples, as scripts/alignment.py has it."""

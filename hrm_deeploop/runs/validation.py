@@ -8,16 +8,16 @@ from dataclasses import replace
 
 import numpy as np
 
-from eval.ladder import ARC_PRIZE_ATTEMPTS, build_ladder
+from eval.comparison import ValidationScores
+from eval.ladder import build_ladder
 from eval.predictions import join
 from eval.questions import Questions, list_questions
-from eval.score import Score
 from eval.vote import count_ballots
 from hrm_deeploop.device import Ranks
 from hrm_deeploop.runs.data import Data
 from hrm_deeploop.runs.predict import Predictor, held_out_losses, predict
 
-LOSS = "eval/loss"
+PREFIX = "eval/"
 
 
 def validation_questions(data: Data, votes: int) -> Questions:
@@ -30,8 +30,8 @@ def validation_questions(data: Data, votes: int) -> Questions:
 
 def validate_network(
     predictor: Predictor, data: Data, votes: int, ranks: Ranks
-) -> dict[str, float]:
-    """Mean token loss and voted scores at K = 2, by name; every rank takes its share.
+) -> ValidationScores:
+    """Measure mean token loss and voted scores at K = 2; every rank takes its share.
 
     The loss is the mean over held-out demonstrations and their first ``votes`` augmentations.
     """
@@ -41,9 +41,15 @@ def validate_network(
     answers = [answer.predictions for answer in predict(predictor, mine)]
     gathered = ranks.gather_objects((losses, answers))
     predictions = join([part for _, parts in gathered for part in parts])
-    ladder = build_ladder(count_ballots(predictions))
-    rung = str(ARC_PRIZE_ATTEMPTS)
-    return {
-        LOSS: float(np.concatenate([losses for losses, _ in gathered]).mean()),
-        **{f"eval/{name}_at_{rung}": ladder[name][rung] for name in Score._fields},
-    }
+    at_2 = build_ladder(count_ballots(predictions)).at()
+    assert at_2 is not None  # demonstrations have outputs
+    return ValidationScores(
+        loss=float(np.concatenate([losses for losses, _ in gathered]).mean()),
+        all_tests_at_2=at_2.all_tests,
+        arc_prize_at_2=at_2.arc_prize,
+    )
+
+
+def log_validation(scores: ValidationScores) -> dict[str, float]:
+    """Name the scores as metrics.jsonl has them."""
+    return {f"{PREFIX}{name}": value for name, value in dict(scores).items()}

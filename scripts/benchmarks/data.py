@@ -12,8 +12,8 @@ from arc_data.batches import BatchStream
 from arc_data.config import DataConfig
 from arc_data.leaks import find_leaks, training_set
 from arc_data.puzzles import build_puzzles
+from hrm_deeploop.runs.checking import validate
 from hrm_deeploop.runs.compose import compose_config
-from hrm_deeploop.runs.config import validate
 from scripts.benchmarks.machine import describe_machine
 
 CANVASES = (6, 15, 30)

@@ -26,8 +26,8 @@ from eval.questions import Window
 from eval.submission import build_submission, write_submission
 from eval.vote import count_ballots
 from hrm_deeploop.device import Ranks, choose_device
+from hrm_deeploop.runs.checking import validate
 from hrm_deeploop.runs.compose import compose_config
-from hrm_deeploop.runs.config import validate
 from hrm_deeploop.runs.directory import find_checkpoint
 from hrm_deeploop.runs.evaluation import Choices, Evaluation
 from hrm_deeploop.runs.predict import Halting, predict
@@ -148,7 +148,7 @@ def time_vote(path: Path) -> dict[str, float]:
     submission = build_submission(predictions.tasks, ballots.candidates(ballots.rank()))
     write_submission(submission, predictions.tasks, path.with_name("submission.json"))
     seconds = time.process_time() - start
-    assert ladder["num_scored_pairs"] == 419
+    assert ladder.num_scored_pairs == 419
     assert len(predictions) == 419 * NUM_VOTES
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
     return {"vote_cpu_seconds": round(seconds, 2), "vote_peak_mb": round(peak)}
@@ -195,10 +195,10 @@ def time_ways(
     result: dict[str, Any] = {}
     for name, predictions in answers.items():
         ladder = build_ladder(count_ballots(predictions))
-        at_2 = ladder["all_tests"]["2"]
+        at_2 = ladder.all_tests[2] or 0.0
         print(
-            f"{name:20} {rates[name]:7.1f} predictions/s, {ladder['mean_segments']:5.2f} segments, "
-            f"all_tests at K=2 {100 * at_2:.2f} % of {ladder['num_scored_tasks']} tasks"
+            f"{name:20} {rates[name]:7.1f} predictions/s, {ladder.mean_segments:5.2f} segments, "
+            f"all_tests at K=2 {100 * at_2:.2f} % of {ladder.num_scored_tasks} tasks"
         )
         result[name] = {"predictions_per_second": round(rates[name], 1), "at_2": round(at_2, 4)}
     return {**result, "over": round(rates[best] / rates[base], 2)}

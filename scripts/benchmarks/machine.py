@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from hrm_deeploop.runs.checking import validate
 from hrm_deeploop.runs.compose import compose_config
-from hrm_deeploop.runs.config import RunConfig, validate
+from hrm_deeploop.runs.config import RunConfig
 from scripts import cli
 
 

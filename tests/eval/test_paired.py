@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from eval.paired import compare_ranks, mean_and_spread, paired_difference, task_values
+from eval.paired import compare_ranks, paired_difference, spread_of_rungs, task_values
 
 
 def test_a_tasks_value_is_its_score_by_seed():
@@ -71,11 +71,11 @@ def test_the_interval_is_a_function_of_the_values():
 def test_every_rung_of_both_scores_is_compared():
     arm, baseline = [{"a": (1,), "b": (4,)}], [{"a": (4,), "b": (4,)}]
     found = compare_ranks(arm, baseline, [1, 4])
-    assert found["all_tests"]["1"].mean == 0.5
-    assert found["arc_prize"]["4"].mean == 0.0
+    assert found.all_tests[1].mean == 0.5
+    assert found.arc_prize[4].mean == 0.0
 
 
 def test_mean_and_spread_over_seeds():
-    found = mean_and_spread([{"1": 0.25, "2": None}, {"1": 0.75, "2": None}])
-    assert found == {"1": (0.5, pytest.approx(np.std([0.25, 0.75], ddof=1))), "2": (None, None)}
-    assert mean_and_spread([{"1": 0.25}]) == {"1": (0.25, None)}
+    found = spread_of_rungs([{1: 0.25, 2: None}, {1: 0.75, 2: None}])
+    assert found == {1: (0.5, pytest.approx(np.std([0.25, 0.75], ddof=1))), 2: (None, None)}
+    assert spread_of_rungs([{1: 0.25}]) == {1: (0.25, None)}

@@ -4,9 +4,8 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from hrm_deeploop.config import HRMConfig
 from hrm_deeploop.cost import count_flops, estimate_memory, saved_bytes
-from hrm_deeploop.hrm import HRM
+from hrm_deeploop.hrm import HRM, HRMConfig
 from hrm_deeploop.losses import token_loss
 from hrm_deeploop.scaling import RULES
 

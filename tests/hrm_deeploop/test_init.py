@@ -28,7 +28,7 @@ def test_deeploop_scales_residual_branch_matrices_alone_and_by_beta(make_network
             if torch.equal(values, original):
                 continue
             changed.add((name, part))
-            beta = scaled.scaling[name[0]].beta
+            beta = scaled.scaling[name[0]][0].beta
             assert torch.equal(values, original * beta), name
     assert changed == {
         (f"{module}.blocks.{i}.{matrix}.weight", part)

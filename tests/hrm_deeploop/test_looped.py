@@ -1,19 +1,30 @@
 """The single-module looped model: its visits, gains, costs and memory."""
 
-from typing import get_args
-
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from hrm_deeploop.alignment import measure_alignment
-from hrm_deeploop.config import TransitionName
+from hrm_deeploop.config import ScalingConfig
 from hrm_deeploop.cost import count_flops, saved_bytes
 from hrm_deeploop.halting import Batch
+from hrm_deeploop.looped import Looped, LoopedConfig
 from hrm_deeploop.losses import token_loss
-from hrm_deeploop.scaling import RULES, Rule, count_looped_visits, module_scaling
+from hrm_deeploop.scaling import RULES
+from hrm_deeploop.scaling import module_scaling as layer_scaling
+from hrm_deeploop.transitions import TRANSITIONS
 
 SHAPE = dict(prelude_layers=1, layers=2, rounds=3, coda_layers=1)
+
+
+def count_looped_visits(*, gradient, **shape):
+    """Visits of a looped model of this shape."""
+    return Looped.count_visits(LoopedConfig.model_construct(**shape), gradient)
+
+
+def module_scaling(rule, visits):
+    """Gains of modules, whose layers all have the same."""
+    return {name: layers[0] for name, layers in layer_scaling(rule, visits).items()}
 
 
 def test_the_worked_counts_and_gains():
@@ -34,7 +45,9 @@ def test_the_worked_counts_and_gains():
     forward = module_scaling(RULES["deeploop_forward"], visits)  # sized from N = 8
     assert forward["loop"] == pytest.approx((4.0, 0.125))
     assert forward["coda"] == pytest.approx((2.0, 64**-0.25))
-    flat = module_scaling(Rule(p_H=0.0, p_L=0.125), visits)
+    flat = module_scaling(
+        ScalingConfig(rule="custom", p_L=0.125, count="gradient").resolve(), visits
+    )
     assert flat["prelude"] == flat["loop"] == pytest.approx((8**0.125, 32**-0.125))
 
 
@@ -110,7 +123,7 @@ def test_flops_are_torchs(make_looped, make_batch, gradient, transition):
     assert backward.get_total_flops() == pytest.approx(2 * counts.backward, rel=0.02)
 
 
-@pytest.mark.parametrize("transition", get_args(TransitionName))
+@pytest.mark.parametrize("transition", list(TRANSITIONS))
 def test_alignment_takes_every_module(make_looped, make_batch, assert_visits_add_up, transition):
     network = make_looped(**SHAPE, transition=transition, attention="matmul")
     network.q_head.weight.data.normal_(generator=torch.Generator().manual_seed(1))

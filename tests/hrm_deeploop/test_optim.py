@@ -1,12 +1,10 @@
 """Optimisers, schedule and averaging against hand-computed numbers."""
 
 import math
-from typing import get_args
 
 import pytest
 import torch
 
-from hrm_deeploop.config import TransitionName
 from hrm_deeploop.optim import (
     average_weights,
     build_optimizer,
@@ -15,6 +13,7 @@ from hrm_deeploop.optim import (
     parameter_groups,
 )
 from hrm_deeploop.puzzle_embedding import PuzzleEmbedding
+from hrm_deeploop.transitions import TRANSITIONS
 
 
 def one_parameter(value=1.0):
@@ -114,7 +113,7 @@ def test_a_lookup_is_a_leaf_and_leaves_the_table_alone():
         assert not table.lookup(torch.tensor([1])).requires_grad
 
 
-@pytest.mark.parametrize("transition", get_args(TransitionName))
+@pytest.mark.parametrize("transition", list(TRANSITIONS))
 def test_every_parameter_is_in_exactly_one_group(make_network, optim_config, transition):
     network = make_network(transition=transition)
     for name in ("adamw", "adam_atan2"):

@@ -6,9 +6,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from hrm_deeploop.config import HRMConfig
 from hrm_deeploop.halting import continue_target
-from hrm_deeploop.hrm import HRM
+from hrm_deeploop.hrm import HRM, HRMConfig
 from hrm_deeploop.hrm_weights import our_name
 from hrm_deeploop.losses import correctness, segment_loss
 from hrm_deeploop.puzzle_embedding import PuzzleEmbedding

@@ -7,7 +7,7 @@ import torch
 
 from hrm_deeploop.block import Stack
 from hrm_deeploop.recurrence import Loop, run_cycles
-from hrm_deeploop.transition import Huginn
+from hrm_deeploop.transitions.huginn import Huginn
 
 
 @pytest.mark.parametrize(
@@ -34,8 +34,8 @@ def test_the_gradient_by_hand(gradient, d_a, d_b):
     state = run_cycles(
         {"z_H": one, "z_L": one},
         one,
-        Loop(Huginn(), lambda x: a * x),
-        Loop(Huginn(), lambda x: b * x),
+        Loop(Huginn(1, num_loops=1, eps=1e-5), lambda x: a * x),
+        Loop(Huginn(1, num_loops=1, eps=1e-5), lambda x: b * x),
         H_cycles=2,
         L_cycles=2,
         gradient=gradient,

@@ -6,17 +6,37 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hrm_deeploop.config import ScalingConfig
+from hrm_deeploop.hrm import HRM, HRMConfig
+from hrm_deeploop.registry import UnknownNameError
 from hrm_deeploop.scaling import (
     RULES,
-    Rule,
-    count_visits,
+    ModuleVisits,
+    ResidualScaling,
+    VisitCounts,
     module_scaling,
     power_law,
+    scaling_rule,
     stability_bound,
 )
 
 HRM_SHAPE = dict(H_layers=4, L_layers=4, H_cycles=2, L_cycles=2)
 DEEPLOOP_12, DEEPNORM_12 = (4.898979, 0.102062), (2.213364, 0.319472)
+
+
+def count_visits(*, gradient, **shape):
+    """Visits of an HRM of this shape."""
+    return HRM.count_visits(HRMConfig.model_construct(**shape), gradient)
+
+
+def gains(rule, visits):
+    """Gains of modules whose layers all have the same."""
+    found = module_scaling(rule, visits)
+    assert all(len(set(layers)) == 1 for layers in found.values())
+    assert {name: len(layers) for name, layers in found.items()} == {
+        name: module.layers for name, module in visits.modules.items()
+    }
+    return {name: layers[0] for name, layers in found.items()}
 
 
 @pytest.mark.parametrize(
@@ -33,7 +53,7 @@ DEEPLOOP_12, DEEPNORM_12 = (4.898979, 0.102062), (2.213364, 0.319472)
     ],
 )
 def test_the_worked_gains_of_each_module(rule, gradient, H, L):
-    scaling = module_scaling(RULES[rule], count_visits(**HRM_SHAPE, gradient=gradient))
+    scaling = gains(RULES[rule], count_visits(**HRM_SHAPE, gradient=gradient))
     assert scaling["H"] == pytest.approx(H, abs=5e-7)
     assert scaling["L"] == pytest.approx(L, abs=5e-7)
 
@@ -55,13 +75,14 @@ def test_deeploop_has_beta_over_alpha_of_one_over_4_N_g(K_H, K_L, C, C_L):
         H_layers=K_H, L_layers=K_L, H_cycles=C, L_cycles=C_L, gradient="last_cycle"
     )
     assert visits.M_g == 2 * (K_H + C_L * K_L)  # whatever C is
-    for gains in module_scaling(RULES["deeploop"], visits).values():
-        assert gains.beta / gains.alpha == pytest.approx(1 / (4 * visits.N_g))
+    for own in gains(RULES["deeploop"], visits).values():
+        assert own.beta / own.alpha == pytest.approx(1 / (4 * visits.N_g))
 
 
 def test_a_custom_rule_scales_the_modules_apart():
     visits = count_visits(**HRM_SHAPE, gradient="last_cycle")
-    scaling = module_scaling(Rule(p_H=0.0, p_L=0.75, count="forward"), visits)
+    rule = ScalingConfig(rule="custom", p_H=0.0, p_L=0.75, count="forward").resolve()
+    scaling = gains(rule, visits)
     assert scaling["H"] == (1.0, 1.0)
     assert scaling["L"] == pytest.approx((48**0.75, 192**-0.75))
 
@@ -97,16 +118,59 @@ def test_the_exponent_one_half_bounds_the_aligned_loop_at_any_depth():
     assert aligned_bound("deepnorm", 1000) > 400
 
 
+def test_a_rule_of_ones_own_has_options_and_gains_a_layer():
+    visits = count_visits(**{**HRM_SHAPE, "L_layers": 2}, gradient="last_cycle")
+
+    @scaling_rule("rising")
+    def rising(visits, *, start: float = 1.0):
+        return {
+            "H": power_law(visits.N_g, 0.25),
+            "L": [ResidualScaling(start + i, 0.5) for i in range(visits["L"].layers)],
+        }
+
+    found = module_scaling(ScalingConfig(rule="rising", start=3.0).resolve(), visits)
+    assert found["L"] == ((3.0, 0.5), (4.0, 0.5))
+    assert found["H"] == (power_law(8, 0.25),) * 4  # N_g = 4 + 2 * 2
+    # J R kappa (beta / alpha)^2 with a term a layer: 2 * 2 * (1/36 + 1/64)
+    bound = stability_bound(found, visits, {"H": 1, "L": 1})
+    assert bound["L"] == pytest.approx(4 * (1 / 36 + 1 / 64))
+    assert ScalingConfig(rule="rising").model_dump() == {"rule": "rising", "start": 1.0}
+    with pytest.raises(ValueError, match="stat=1: rule=rising has start"):
+        ScalingConfig(rule="rising", stat=1)
+    with pytest.raises(ValueError, match="start=x: Input should be a valid number"):
+        ScalingConfig(rule="rising", start="x")
+
+
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("given", "message"),
     [
-        ({"L_cycles": 0}, "L_cycles must be at least 1, got 0"),
-        ({"H_layers": -1}, "H_layers must be at least 1, got -1"),
+        ({"H": ResidualScaling(1, 1)}, "must return gains of H, L by name, got H"),
+        (None, "must return gains of H, L by name, got NoneType"),
+        ({"H": ResidualScaling(1, 1), "L": ResidualScaling(1, 0)}, "L: expected .* above 0"),
+        ({"H": ResidualScaling(1, 1), "L": [ResidualScaling(1, 1)]}, "gains of 4 layers, got 1"),
+        ({"H": ResidualScaling(1, 1), "L": [1.0] * 4}, r"\(alpha, beta\) above 0, got 1.0"),
+        ({"H": ResidualScaling(math.inf, 1), "L": ResidualScaling(1, 1)}, "H: expected"),
     ],
 )
-def test_rejects_a_count_below_one(change, message):
+def test_what_a_rule_returns_is_checked(given, message):
+    visits = count_visits(**HRM_SHAPE, gradient="last_cycle")
     with pytest.raises(ValueError, match=message):
-        count_visits(**{**HRM_SHAPE, "gradient": "full", **change})
+        module_scaling(lambda _: given, visits)
+
+
+def test_rules_about_h_and_l_are_refused_without_h():
+    without_H = VisitCounts({"loop": ModuleVisits(2, 3, 3)})
+    with pytest.raises(ValueError, match="is about H and L: this model has loop"):
+        module_scaling(RULES["deeploop_asymmetric"], without_H)
+    custom = ScalingConfig(rule="custom", p_L=0.5, count="gradient").resolve()
+    assert gains(custom, without_H)["loop"] == power_law(6, 0.5)
+    with pytest.raises(ValueError, match=r"custom needs scaling\.p_H"):
+        module_scaling(custom, count_visits(**HRM_SHAPE, gradient="full"))
+
+
+def test_an_unknown_rule_is_answered_with_those_near_it():
+    with pytest.raises(UnknownNameError, match=r"scaling=deeplop: .* did you mean deeploop"):
+        RULES["deeplop"]
 
 
 def test_rejects_a_depth_below_one_and_a_negative_exponent():

@@ -76,7 +76,6 @@ def run(trainer, until, log=None):
         log_every=5,
         checkpoint_every=None,
         save=lambda: None,
-        title="test",
     )
 
 

@@ -8,15 +8,17 @@ from pathlib import Path
 
 import pytest
 
+from eval.comparison import CellResult, Comparison
 from eval.plots import plot_sweep
-from hrm_deeploop.runs.alignment import _row_names
+from hrm_deeploop.hrm import HRM
+from hrm_deeploop.runs.alignment import AlignmentResult, AlignmentRow, _row_names
 from hrm_deeploop.runs.metrics import read_metrics
 from hrm_deeploop.runs.sweep import (
+    Sweep,
     SweepOptions,
-    find_boundaries,
-    fit_thresholds,
+    SweepRow,
     summarize,
-    sweep_tables,
+    sweep_points,
 )
 from scripts.sweep import main as sweep_main
 
@@ -61,7 +63,9 @@ def test_training_logs_what_the_script_measures_at_its_checkpoint(runs):
     logged = [r for r in read_metrics(runs[1] / "metrics.jsonl") if "alignment/kappa_L" in r]
     for row, measured in zip(logged, json.loads(result.stdout)["rows"], strict=True):
         for key in ("kappa_H", "kappa_L", "cosine_L", "gradient_L"):
-            assert row[f"alignment/{key}"] == pytest.approx(measured[key], rel=1e-4)
+            name, _, module = key.partition("_")
+            expected = measured["modules"][module][name]
+            assert row[f"alignment/{key}"] == pytest.approx(expected, rel=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -83,16 +87,28 @@ def test_alignment_of_several_depths_gives_gamma_and_the_threshold(runs, tmp_pat
     assert result.returncode == 0, result.stderr
     found = json.loads(result.stdout)
     assert json.loads(out.read_text()) == found
-    assert [row["rounds_L"] for row in found["rows"]] == [2, 3]
+    assert [row["modules"]["L"]["rounds"] for row in found["rows"]] == [2, 3]
     assert found["p_star"] == pytest.approx((1 + found["gamma"]) / 4)
     for row in found["rows"]:
-        assert row["bound"]["total"] == pytest.approx(row["bound"]["H"] + row["bound"]["L"])
-        assert row["kappa_L"] <= row["rounds_L"]
-        assert set(row["sublayers"]["L"]) == {"0.attention", "0.mlp"}
+        L = row["modules"]["L"]
+        assert L["kappa"] <= L["rounds"]
+        assert set(L["sublayers"]) == {"0.attention", "0.mlp"}
+    loaded = AlignmentResult.load(out)
+    for line in loaded.rows:
+        assert line.bound == pytest.approx(line.modules["H"].bound + line.modules["L"].bound)
 
 
 def test_every_run_has_a_row_of_its_own():
-    rows = [{"run": f"runs/{depth}/vanilla/seed0", "checkpoint": "step_1"} for depth in (2, 6)]
+    rows = [
+        AlignmentRow(
+            run=f"runs/{depth}/vanilla/seed0",
+            checkpoint="step_1",
+            rule="vanilla",
+            revisited="L",
+            modules={},
+        )
+        for depth in (2, 6)
+    ]
     assert _row_names(rows) == [f"{depth}/vanilla/seed0/step_1" for depth in (2, 6)]
     assert _row_names(rows[:1]) == ["vanilla/seed0/step_1"]
     twice = run("alignment", "run=[a,a]")
@@ -129,15 +145,16 @@ def test_runs_are_found_through_their_comparisons(runs, tmp_path):
         comparison = tmp_path / f"C{depth}"
         (comparison / "deeploop").mkdir(parents=True)
         (comparison / "deeploop" / "lr0.1-seed0").symlink_to(run_dir)
-        arm = {"run_dirs": ["once/elsewhere/deeploop/lr0.1-seed0"]}
-        text = json.dumps({"arms": {"deeploop": arm}})
-        (comparison / "comparison.json").write_text(text)
+        known = Comparison.load(ROOT / "docs" / "results" / "L2-kappa.json")
+        moved = {"run_dirs": ("once/elsewhere/deeploop/lr0.1-seed0",)}
+        arm = known.arms["deeploop"].model_copy(update=moved)
+        known.model_copy(update={"arms": {"deeploop": arm}}).save(comparison / "comparison.json")
     both = f"run=[{tmp_path / 'C2'},{tmp_path / 'C3'}]"
     options = (both, "batches=2", "rows=4", "output=json")
     found = json.loads(run("alignment", *options, "arm=deeploop").stdout)
-    assert [row["rounds_L"] for row in found["rows"]] == [2, 3]
+    assert [row["modules"]["L"]["rounds"] for row in found["rows"]] == [2, 3]
     assert found["gamma"] is not None
-    assert all(row["kappa_L_sd"] > 0 for row in found["rows"])
+    assert all(row["modules"]["L"]["kappa_sd"] > 0 for row in found["rows"])
     refused = run("alignment", *options, "arm=vanilla")
     assert refused.returncode == 2
     assert f"arm=vanilla: {tmp_path / 'C2'} has deeploop" in refused.stderr.splitlines()[-1]
@@ -146,14 +163,21 @@ def test_runs_are_found_through_their_comparisons(runs, tmp_path):
 
 
 def row(depth, p, statuses, losses=(), kappas=()):
-    return {
-        "depth": depth,
-        "p": p,
-        "rounds": depth,
-        "share_trained": statuses.count("trained") / len(statuses),
-        "train_loss": list(losses),
-        "kappa": list(kappas),
-    }
+    return SweepRow(
+        depth=depth,
+        p=p,
+        num_seeds=len(statuses),
+        rounds=depth,
+        share_trained=statuses.count("trained") / len(statuses),
+        train_loss=tuple(losses),
+        validation_loss=(),
+        kappa=tuple(kappas),
+        status=tuple(statuses),
+    )
+
+
+def sweep_of(rows, which="both", other=0.5):
+    return Sweep(which=which, other=other, depth_key="L_cycles", revisited="L", rows=tuple(rows))
 
 
 def test_a_sweeps_rows_count_the_seeds_that_train(tmp_path):
@@ -163,7 +187,9 @@ def test_a_sweeps_rows_count_the_seeds_that_train(tmp_path):
         other=0.5,
         depths=(2,),
         seeds=(0, 1, 2),
-        share=None,
+        workers=1,
+        cluster=None,
+        address=None,
         run_dir=str(tmp_path),
     )
     cells = []
@@ -174,24 +200,25 @@ def test_a_sweeps_rows_count_the_seeds_that_train(tmp_path):
             measured = [{"step": s, "alignment/kappa_L": s / 10 + seed} for s in (1, 2)]
             (run_dir / "metrics.jsonl").write_text("\n".join(map(json.dumps, measured)) + "\n")
             status = "diverged" if loss is None else "trained" if loss < 1 else "not learning"
-            validation = None if loss is None else {"eval/loss": 2 * loss}
+            scores = dict(all_tests_at_2=0.0, arc_prize_at_2=0.0)
             cells.append(
-                dict(
-                    arm=arm,
+                CellResult(
+                    **dict(arm=arm, point={}, seed=seed, key="", steps=1, examples=1, flops=1),
+                    **dict(params=1, test=None, failure=None, seconds=1.0),
                     status=status,
                     train_loss=loss,
-                    validation=validation,
+                    validation=None if loss is None else {"loss": 2 * loss, **scores},
                     run_dir=str(run_dir),
                 )
             )
-    first, second = summarize(options, cells, {2: 4}, "L")
-    assert first["share_trained"] == pytest.approx(1 / 3)
-    assert (first["train_loss"], first["validation_loss"], first["kappa"]) == ([0.4], [0.8], [0.2])
-    assert first["status"] == ["trained", "not learning", "diverged"]
-    assert second["share_trained"] == 1
-    assert second["train_loss"] == [0.5, 0.6, 0.7]
-    assert second["kappa"] == pytest.approx([0.2, 1.2, 2.2])
-    assert {line["rounds"] for line in (first, second)} == {4}
+    first, second = summarize(options, cells, {2: 4}, HRM).rows
+    assert first.share_trained == pytest.approx(1 / 3)
+    assert (first.train_loss, first.validation_loss, first.kappa) == ((0.4,), (0.8,), (0.2,))
+    assert first.status == ("trained", "not learning", "diverged")
+    assert second.share_trained == 1
+    assert second.train_loss == (0.5, 0.6, 0.7)
+    assert second.kappa == pytest.approx([0.2, 1.2, 2.2])
+    assert {line.rounds for line in (first, second)} == {4}
 
 
 def test_the_boundary_is_where_every_seed_trains_from_there_on(tmp_path):
@@ -202,28 +229,23 @@ def test_the_boundary_is_where_every_seed_trains_from_there_on(tmp_path):
         *(row(8, p, s) for p, s in ((0, none), (0.25, all_train), (0.5, none))),
         *(row(9, p, none) for p in (0, 0.25, 0.5)),
     ]
-    assert find_boundaries(rows) == {2: 0.25, 4: 0.5, 8: 0.25, 9: None}
-    plot_sweep(rows, find_boundaries(rows), "L_cycles", tmp_path / "sweep.png")
+    sweep = sweep_of(rows)
+    assert sweep.boundaries == {2: 0.25, 4: 0.5, 8: 0.25, 9: None}
+    plot_sweep(sweep_points(sweep), sweep.boundaries, "L_cycles", tmp_path / "sweep.png")
     assert (tmp_path / "sweep.png").stat().st_size > 0
+    sweep.save(tmp_path / "sweep.json")
+    assert Sweep.load(tmp_path / "sweep.json") == sweep
 
 
 def test_the_threshold_follows_from_kappa_over_depths():
     rows = [row(d, 0.5, ["trained"], [1.0], [2 * d**0.5, 2 * d**0.5]) for d in (2, 8)]
     rows += [row(2, 0.25, ["trained"], [1.0], [1.0])]
-    found = fit_thresholds(rows)
-    assert set(found) == {0.5}
-    assert found[0.5] == pytest.approx((0.5, 1.5 / 4))
-    tables = sweep_tables(
-        {
-            "which": "both",
-            "depth_key": "L_cycles",
-            "rows": [{**line, "num_seeds": 1, "validation_loss": []} for line in rows],
-        }
-    )
+    sweep = sweep_of(rows)
+    assert set(sweep.thresholds) == {0.5}
+    assert sweep.thresholds[0.5] == pytest.approx((0.5, 1.5 / 4))
+    tables = sweep.tables()
     assert tables["threshold"].rows == {"gamma": ["0.50"], "p*": ["0.38"]}
-    of_H = {"which": "H", "other": 0.25, "depth_key": "L_cycles"}
-    rows = [{**line, "num_seeds": 1, "validation_loss": []} for line in rows]
-    of_H = sweep_tables({**of_H, "rows": rows})
+    of_H = sweep_of(rows, which="H", other=0.25).tables()
     assert "threshold" not in of_H
     assert of_H["share trained"].caption.endswith("p of H, L at p=0.25")
     assert tables["boundary"].rows == {"L_cycles 2": ["0.25"], "L_cycles 8": ["0.5"]}
@@ -231,7 +253,7 @@ def test_the_threshold_follows_from_kappa_over_depths():
 
 def test_a_sweep_tells_what_share_trains_and_what_loss_it_has(tmp_path):
     options = ["experiment=smoke", "total_steps=4", "exponents=[0,0.5]", "depths=[1,2]"]
-    options += ["seeds=[0,1]", "which=L", f"run_dir={tmp_path / 'sweep'}"]
+    options += ["seeds=[0,1]", "which=L", "workers=1", f"run_dir={tmp_path / 'sweep'}"]
     result = run("sweep", *options, "output=json")
     assert result.returncode == 0, result.stderr
     rows = json.loads(result.stdout)["rows"]

@@ -1,6 +1,7 @@
 """Comparisons: arms, seeds and a grid, shared by processes, continued, and told honestly."""
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -9,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from eval.comparison import comparison_tables, difference_to
-from eval.paired import Difference
+from eval.comparison import CellResult, Comparison, difference_to
+from eval.paired import Difference, compare_ranks
 from hrm_deeploop.runs.cells import _key, cell_name
 from hrm_deeploop.runs.comparison import (
     CompareOptions,
     Plan,
     find_baselines,
-    parse_share,
-    wait_for_cells,
+    plan_comparison,
 )
+from hrm_deeploop.runs.compose import Composer
 from hrm_deeploop.runs.costs import run_costs
 from scripts.compare import main as compare_main
 
@@ -27,7 +28,8 @@ ROOT = Path(__file__).parents[2]
 
 def command(*overrides):
     script = str(ROOT / "scripts" / "compare.py")
-    return [sys.executable, script, "experiment=smoke", "total_steps=4", *overrides]
+    own = ["experiment=smoke", "total_steps=4", "workers=1"]
+    return [sys.executable, script, *own, *overrides]
 
 
 def run(*overrides):
@@ -63,10 +65,11 @@ def test_a_comparison_states_its_arms_its_choice_and_its_difference(compared):
             assert set(arm["ladder"][score]) == {"1", "2", "4", "8", "16"}
     assert comparison["arms"]["vanilla"]["difference"] is None
     differences = comparison["arms"]["deeploop"]["difference"]["all_tests"]["2"]
-    assert set(differences) == set(Difference._fields)
+    assert set(differences) == set(Difference.model_fields)
     assert differences["low_with_seeds"] <= differences["mean"] <= differences["high_with_seeds"]
-    assert comparison_tables(comparison)["all_tests difference with seeds"].rows
-    turned = difference_to(comparison, "deeploop")
+    loaded = Comparison.load(run_dir / "comparison.json")
+    assert loaded.tables()["all_tests difference with seeds"].rows
+    turned = difference_to(loaded, "deeploop")
     assert set(turned["all_tests difference"].rows) == {"vanilla"}
     assert set(turned["arc_prize difference with seeds"].rows) == {"vanilla"}
     chosen = {arm["chosen"]["optim.lr"] for arm in comparison["arms"].values()}
@@ -91,20 +94,53 @@ def test_finished_cells_are_read_and_not_run_again(compared):
     assert {path: path.stat().st_mtime_ns for path in run_dir.rglob("cell.json")} == before
 
 
-def test_two_processes_share_the_cells(compared, tmp_path):
+def test_cells_side_by_side_have_the_numbers_of_cells_one_by_one(compared, tmp_path):
     _, options, printed = compared
     own = [option for option in options if not option.startswith("run_dir=")]
-    own.append(f"run_dir={tmp_path / 'cmp'}")
-    pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    processes = [subprocess.Popen(command(*own, f"share={i}/2"), **pipes) for i in range(2)]
-    outputs = [process.communicate(timeout=300) for process in processes]
-    assert [process.returncode for process in processes] == [0, 0], outputs
-    shared = json.loads(outputs[0][0])
-    assert outputs[1][0] == ""
-    assert "this share is done; share 0 writes the report" in outputs[1][1]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}  # as every worker has
+    result = subprocess.run(
+        command(*own, f"run_dir={tmp_path / 'cmp'}", "workers=2"),
+        **dict(capture_output=True, text=True, timeout=300, env=environment),
+    )
+    assert result.returncode == 0, result.stderr
     for name, arm in printed["arms"].items():
-        assert shared["arms"][name]["train_loss"] == arm["train_loss"]
-        assert shared["arms"][name]["ladder"] == arm["ladder"]
+        found = json.loads(result.stdout)["arms"][name]
+        assert found["train_loss"] == pytest.approx(arm["train_loss"], rel=1e-5)
+        assert found["num_tested"] == arm["num_tested"] == 2
+
+
+def test_any_two_arms_have_a_difference(compared):
+    run_dir, _, _ = compared
+    comparison = Comparison.load(run_dir / "comparison.json")
+    stored = comparison.arms["deeploop"].difference.all_tests[2]
+    assert comparison.difference("deeploop") == stored
+    turned = comparison.difference("vanilla", baseline="deeploop")
+    assert (turned.mean, turned.won, turned.lost) == (-stored.mean, stored.lost, stored.won)
+    ranks = [comparison.truth_ranks(name) for name in ("deeploop", "vanilla")]
+    by_hand = compare_ranks(*ranks, [1]).arc_prize[1]
+    assert comparison.difference("deeploop", attempts=1, score="arc_prize") == by_hand
+    with pytest.raises(ValueError, match="vanilla is compared with no other arm"):
+        comparison.difference("vanilla")
+    with pytest.raises(ValueError, match="no results of an arm 'x'; there are vanilla, deeploop"):
+        comparison.difference("x", baseline="vanilla")
+    assert "Comparison(all_tests at K=2" in repr(comparison)
+    assert comparison._repr_html_().count("<table>") == len(comparison.tables())
+
+
+def test_a_sweep_of_nothing_evaluated_ends_with_what_was_validated(tmp_path):
+    options = ["data.evaluate=none", "data.validation=0.5", "grid={optim.lr:[1e-3]}"]
+    result = run(f"run_dir={tmp_path}", *options)
+    assert result.returncode == 2  # no test pairs to compare
+    assert "no task is evaluated with data.evaluate=none" in result.stderr.splitlines()[-1]
+    script = str(ROOT / "scripts" / "sweep.py")
+    own = ["experiment=smoke", "total_steps=4", "exponents=[0.5]", "workers=1", *options[:2]]
+    swept = subprocess.run(
+        [sys.executable, script, *own, f"run_dir={tmp_path / 'sweep'}", "output=json"],
+        **dict(capture_output=True, text=True, timeout=300),
+    )
+    assert swept.returncode == 0, swept.stderr
+    (row,) = json.loads(swept.stdout)["rows"]
+    assert row["num_seeds"] == 1
 
 
 def test_an_equal_budget_of_flops_gives_the_deeper_arm_fewer_steps(tmp_path):
@@ -137,8 +173,9 @@ def test_what_diverges_is_told_and_never_chosen(tmp_path):
     ("overrides", "message"),
     [
         (["grid={optim.lr:[1e-3]}"], "choosing vanilla's point needs data.validation above 0"),
-        (["share=2/2"], "share=2/2: allowed are 0/2 to 1/2"),
-        (["share=x"], "share=x: string should match pattern"),
+        (["workers=0"], "workers"),
+        (["address=auto"], "address=auto needs cluster=ray"),
+        (["share=0/2"], "there is no key 'share'"),
         (["seeds=[]"], "seeds=[]"),
         (["seeds=[0,1,0]"], "seeds=[0, 1, 0]: 0 is given twice"),
         (["grid={seed:[1,2]}", "data.validation=0.5"], "grid.seed: a grid has keys of a run other"),
@@ -203,10 +240,10 @@ def test_differences_are_of_the_arms_that_were_asked_for(compared):
 
 
 def test_a_row_of_differences_names_both_arms_where_baselines_differ(compared):
-    _, _, comparison = compared
-    both = {**comparison["arms"], "vanilla": comparison["arms"]["deeploop"]}
+    comparison = Comparison.load(compared[0] / "comparison.json")
+    both = {**comparison.arms, "vanilla": comparison.arms["deeploop"]}
     pairs = {"vanilla": "deeploop", "deeploop": "vanilla"}
-    tables = comparison_tables({**comparison, "arms": both, "baselines": pairs})
+    tables = comparison.model_copy(update={"arms": both, "baselines": pairs}).tables()
     assert list(tables["all_tests difference"].rows) == ["vanilla - deeploop", "deeploop - vanilla"]
 
 
@@ -249,26 +286,27 @@ def test_a_budget_is_equal_at_every_point_of_the_grid(budget, steps, tmp_path):
         seeds=(0,),
         grid={"model.L_cycles": (1, 3)},
         budget=budget,
-        share=None,
+        workers=1,
+        cluster=None,
+        address=None,
         run_dir=str(tmp_path),
         report_dir=str(tmp_path),
     )
     overrides = ["experiment=smoke", "data.validation=0.5", "total_steps=60"]
-    comparison = Plan(options, overrides)
+    comparison = Plan(options, Composer("compare", overrides))
     costs = [run_costs(cell.config) for cell in comparison.grid_cells()]
-    assert [cost["steps"] for cost in costs] == steps
+    assert [cost.steps for cost in costs] == steps
     for cost in costs:
-        assert cost[budget] == pytest.approx(costs[0][budget], rel=0.02)
+        assert getattr(cost, budget) == pytest.approx(getattr(costs[0], budget), rel=0.02)
 
 
 def test_what_is_not_of_every_seed_says_so(compared):
-    _, _, comparison = compared
-    arms = comparison["arms"]
-    broken = {
-        **arms["deeploop"],
-        **{"num_tested": 1, "num_diverged": 1, "failures": ["seed 1: the loss is nan"]},
-    }
-    tables = comparison_tables({**comparison, "arms": {**arms, "deeploop": broken}})
+    comparison = Comparison.load(compared[0] / "comparison.json")
+    broken = comparison.arms["deeploop"].model_copy(
+        update={"num_tested": 1, "num_diverged": 1, "failures": ("seed 1: the loss is nan",)}
+    )
+    arms = {**comparison.arms, "deeploop": broken}
+    tables = comparison.model_copy(update={"arms": arms}).tables()
     for name in ("all_tests", "arc_prize difference", "all_tests over votes"):
         assert "deeploop (1 of 2)" in tables[name].rows
     assert "1 diverged" in tables["training"].rows["deeploop"][1]
@@ -277,29 +315,30 @@ def test_what_is_not_of_every_seed_says_so(compared):
 
 
 def test_kappa_has_a_table_for_every_module_that_was_measured(compared):
-    _, _, comparison = compared
-    found = {"5": {"kappa_loop": 1.5, "gradient_loop": 0.75, "cosine_loop": 0.5}}
-    arms = {name: {**arm, "alignment": found} for name, arm in comparison["arms"].items()}
-    tables = comparison_tables({**comparison, "arms": arms})
+    comparison = Comparison.load(compared[0] / "comparison.json")
+    found = {5: {"kappa_loop": 1.5, "gradient_loop": 0.75, "cosine_loop": 0.5}}
+    arms = {
+        name: arm.model_copy(update={"alignment": found}) for name, arm in comparison.arms.items()
+    }
+    tables = comparison.model_copy(update={"arms": arms}).tables()
     assert tables["kappa_loop"].rows["deeploop"] == ["1.50, 0.50, 0.75"]
     assert "kappa_H" not in tables
 
 
 def test_the_papers_ladder_stands_beside_arc1_evaluation_alone(compared):
-    _, _, comparison = compared
-    tables = comparison_tables({**comparison, "is_arc1_evaluation": True})
+    comparison = Comparison.load(compared[0] / "comparison.json")
+    tables = comparison.model_copy(update={"is_arc1_evaluation": True}).tables()
     assert tables["all_tests"].rows["DeepLoop (paper)"][:2] == ["35.50", "39.75"]
     assert "DeepLoop (paper)" not in tables["arc_prize"].rows
-    assert "DeepLoop (paper)" not in comparison_tables(comparison)["all_tests"].rows
+    assert "DeepLoop (paper)" not in comparison.tables()["all_tests"].rows
 
 
-def test_names_of_cells_and_shares(monkeypatch):
+def test_names_of_cells(monkeypatch):
     assert cell_name({"optim.lr": 0.001, "model.L_cycles": 6}, 2) == "lr0.001-L_cycles6-seed2"
     assert cell_name({}, 0) == "seed0"
-    assert parse_share("1/3") == (1, 3)
-    monkeypatch.setenv("RANK", "2")
     monkeypatch.setenv("WORLD_SIZE", "4")
-    assert parse_share(None) == (2, 4)
+    with pytest.raises(ValueError, match="compare is started once, without torchrun"):
+        plan_comparison(Composer("compare", ["experiment=smoke"]))
 
 
 def test_a_point_is_chosen_by_what_it_solves_then_by_loss(tmp_path):
@@ -309,41 +348,21 @@ def test_a_point_is_chosen_by_what_it_solves_then_by_loss(tmp_path):
         seeds=(0,),
         grid={"optim.lr": (1e-3, 2e-3, 3e-3, 4e-3)},
         budget="steps",
-        share=None,
+        workers=1,
+        cluster=None,
+        address=None,
         run_dir=str(tmp_path),
         report_dir=str(tmp_path),
     )
-    comparison = Plan(options, ["experiment=smoke", "data.validation=0.5"])
+    comparison = Plan(options, Composer("compare", ["experiment=smoke", "data.validation=0.5"]))
     found = [(0.2, 0.5), (0.3, 0.9), (0.3, 0.8), None]  # the last one diverged
     for cell, scores in zip(comparison.grid_cells(), found, strict=True):
-        validation = scores and {"eval/arc_prize_at_2": scores[0], "eval/loss": scores[1]}
+        validation = scores and dict(arc_prize_at_2=scores[0], all_tests_at_2=0.0, loss=scores[1])
         cell.directory.mkdir(parents=True)
-        known = {"key": _key(cell.config), "validation": validation}
-        (cell.directory / "cell.json").write_text(json.dumps(known))
+        CellResult(
+            **dict(arm="a", point=cell.point, seed=0, key=_key(cell.config), run_dir="x"),
+            **dict(steps=1, examples=1, flops=1, params=1, test=None, failure=None),
+            **dict(status="trained", train_loss=1.0, seconds=1.0),
+            validation=validation,
+        ).save(cell.directory / "cell.json")
     assert comparison.choose() == {"a": {"optim.lr": 3e-3}}
-
-
-def test_a_share_that_waits_says_for_what(tmp_path, monkeypatch, capsys):
-    options = CompareOptions(
-        arms={"a": {"scaling": "vanilla"}, "b": {"scaling": "deeploop"}},
-        baseline=None,
-        seeds=(0, 1),
-        grid={},
-        budget="steps",
-        share=None,
-        run_dir=str(tmp_path),
-        report_dir=str(tmp_path),
-    )
-    comparison = Plan(options, ["experiment=smoke"])
-    cells = comparison.final_cells(comparison.choose())
-
-    def finish_one(_):
-        missing = [cell for cell in cells if not (cell.directory / "cell.json").exists()]
-        missing[0].directory.mkdir(parents=True)
-        known = {"key": _key(missing[0].config), "test": {}, "failure": None}
-        (missing[0].directory / "cell.json").write_text(json.dumps(known))
-
-    monkeypatch.setattr("hrm_deeploop.runs.comparison.time.sleep", finish_one)
-    assert len(wait_for_cells(cells, test=True)) == 4
-    (line,) = capsys.readouterr().err.splitlines()  # said once in five minutes
-    assert "waiting for 4 cells of other shares (a seed0, b seed0, a seed1, ...)" in line

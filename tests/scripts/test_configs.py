@@ -1,26 +1,20 @@
 """Every file of configs/ composes into a valid run; a mistake is one clear line."""
 
-from typing import get_args
-
 import pytest
 import torch
 
-from hrm_deeploop.config import TransitionName
 from hrm_deeploop.runs.build import build_network
+from hrm_deeploop.runs.checking import validate
 from hrm_deeploop.runs.compose import CONFIG_DIR, compose_config, format_value
-from hrm_deeploop.runs.config import (
-    RunConfig,
-    load_config,
-    save_config,
-    validate,
-    without_later_keys,
-)
-from hrm_deeploop.runs.costs import describe, format_description
+from hrm_deeploop.runs.config import RunConfig, load_config, save_config
+from hrm_deeploop.runs.costs import describe
+from hrm_deeploop.scaling import RULES
+from hrm_deeploop.transitions import TRANSITIONS
 from scripts import cli
 
 EXPERIMENTS = sorted(path.stem for path in (CONFIG_DIR / "experiment").glob("*.yaml"))
-SCALINGS = sorted(path.stem for path in (CONFIG_DIR / "scaling").glob("*.yaml"))
-ENTERS_ONCE = ("vanilla", "hyperloop", "hyperloop_aligned", "operloop", "recirculation")
+SCALINGS = ["custom", "deeploop", "deeploop_asymmetric", "deeploop_forward", "deepnorm", "vanilla"]
+ENTERS_ONCE = ("once_a_cycle", "hyperloop", "hyperloop_aligned", "operloop", "recirculation")
 CUSTOM = ["scaling.p_H=0.1", "scaling.p_L=0.2", "scaling.count=forward"]
 
 
@@ -30,7 +24,8 @@ def run_config(*overrides) -> RunConfig:
     return validate(RunConfig, values)
 
 
-def test_the_promised_experiments_are_there():
+def test_the_promised_experiments_and_scalings_are_there():
+    assert set(SCALINGS) <= set(RULES)
     assert {"mini", "smoke", "arc1", "arc2"} <= set(EXPERIMENTS)
 
 
@@ -70,7 +65,10 @@ def test_the_full_experiments_have_hrms_published_hyperparameters(experiment):
         (["gradient=last_update"], "arc1-deeploop-last_update-seed0"),
         (["model=looped"], "arc1-looped-r3-deeploop-seed0"),
         (["model=looped", "model.rounds=5"], "arc1-looped-r5-deeploop-seed0"),
-        (["model=looped", "transition=vanilla"], "arc1-looped-r3-deeploop-loop-vanilla-seed0"),
+        (
+            ["model=looped", "transition=once_a_cycle"],
+            "arc1-looped-r3-deeploop-loop-once_a_cycle-seed0",
+        ),
         (["run_dir=elsewhere"], "elsewhere"),
     ],
 )
@@ -108,16 +106,16 @@ def test_total_steps_overrides_epochs():
         ("model.hiden_size=3", "there is no key 'hiden_size' in model; did you mean hidden_size?"),
         ("optim.lr.x=3", r"optim.lr is one value \(0.001\), so there is no key"),
         ("+foo=1", "foo=1: there is no such key"),
-        ("experiment=nope", "experiment=nope: there is no such file .* allowed: arc1, arc1-1gpu"),
-        ("scaling=nope", "scaling=nope: there is no such file .* allowed: custom, deeploop"),
-        ("scaling.rule=nope", "scaling.rule=nope: input should be 'vanilla'"),
+        ("experiment=nope", "experiment=nope: there is no such choice; .*allowed: arc1, arc1-1gpu"),
+        ("scaling=nope", "scaling=nope: there is no such choice; .*allowed: vanilla, deepnorm"),
+        ("scaling.rule=nope", "^scaling=nope: there is no such scaling rule; .*allowed: vanilla"),
         ("scaling=custom", "scaling: rule=custom needs scaling.p_L and scaling.count"),
-        ("scaling.p_L=0.3", "p_L=0.3 is allowed with rule=custom only"),
-        ("data=nope", "data=nope: there is no such file"),
+        ("scaling.p_L=0.3", "there is no key 'p_L' in scaling; allowed: rule"),
+        ("data=nope", "data=nope: there is no such choice"),
         ("data.source=nope", "data.source=nope: input should be 'arc1', 'arc1-mini', 'arc2'"),
         (
             "gradient=nope",
-            "gradient=nope: input should be 'last_cycle', 'last_update', 'full'",
+            "gradient=nope: with model.name=hrm allowed are last_cycle, last_update, full",
         ),
         ("model.hidden_size=33", "hidden_size=33 must be a multiple of num_heads=2"),
         ("model.hidden_size=6", "odd head size of 3"),
@@ -148,7 +146,7 @@ def test_a_mistake_is_one_line_that_names_key_value_and_what_is_allowed(override
         (["gradient=all_rounds"], "allowed are last_cycle, last_update, full"),
         (["model=looped", "gradient=full"], "allowed are all_rounds, last_round"),
         (["model=looped", "transition_H=parcae"], "transition_H=parcae: looped has no H"),
-        (["model=looped", "scaling=deeploop_asymmetric"], "looped has no H"),
+        (["model=looped", "scaling=deeploop_asymmetric"], "about H and L: this model has loop"),
         *(
             ([f"transition={name}", "gradient=last_update"], "takes the input in at the first upd")
             for name in ENTERS_ONCE
@@ -167,9 +165,9 @@ def test_a_mistake_is_one_line_that_names_key_value_and_what_is_allowed(override
         ),
         (
             ["transition=hyperloop", "transition_H=recirculation"],
-            "allowed are huginn, vanilla, parcae, parcae_aligned, recurrent_gpt$",
+            "allowed are huginn, once_a_cycle, parcae, parcae_aligned, recurrent_gpt$",
         ),
-        (["transition=null"], "expected one of huginn, vanilla"),
+        (["transition=null"], "expected one of huginn, hyperloop"),
         (
             ["transition.name=operloop"],
             "transition is one value .huginn., so there is no key",
@@ -177,13 +175,13 @@ def test_a_mistake_is_one_line_that_names_key_value_and_what_is_allowed(override
         (["model=looped", "model.rouns=3"], "did you mean rounds"),
         (["model=looped", "model.L_cycles=3"], "no key 'L_cycles' in model; allowed: coda_layers"),
         (["scaling=custom", "scaling.p_L=0.5", "scaling.count=gradient"], "needs scaling.p_H"),
-        (["model.name=foo"], "model.name=foo: allowed are 'hrm', 'looped'"),
+        (["model.name=foo"], "^model.name=foo: there is no such model; allowed: hrm, looped"),
         (["transition={name:huginn,step:unit}"], "step=unit: huginn has no options"),
-        (["transition={name:huginn,stpe:null}"], "transition.stpe=None: there is no such key"),
-        (["transition=foo"], "^transition=foo: input should be 'huginn'"),
+        (["transition={name:huginn,stpe:null}"], "^transition: stpe=None: huginn has no options"),
+        (["transition=foo"], "^transition=foo: there is no such transition; .*allowed: huginn"),
         (["transition_L=operloop"], "no key 'transition_L' .*; did you mean transition_H or trans"),
-        (["scaling=custom"], "needs scaling.p_L and scaling.count, and with model=hrm scaling.p_H"),
-        (["model.name=looped"], "a kind of model is chosen by model=FILE"),
+        (["scaling=custom"], "needs scaling.p_L and scaling.count"),
+        (["model.name=looped"], "model.prelude_layers: a value is required"),
         (["model=looped", "model.rounds=0"], "model.rounds=0: input should be greater"),
     ],
 )
@@ -241,45 +239,37 @@ def test_every_file_of_arms_is_one():
             assert run_config("experiment=smoke", *looped, *changes), name
 
 
-def test_runs_and_cells_from_before_a_key_was_there_stay_what_they_were(tmp_path):
-    """What they did is filled in, and they are known by the same values."""
-    config = run_config("experiment=smoke")
-    save_config(config, tmp_path)
+@pytest.mark.parametrize("given", ["", "format: 2\n"])
+def test_a_file_of_another_format_is_refused(given, tmp_path):
+    save_config(run_config("experiment=smoke"), tmp_path)
     path = tmp_path / "config.yaml"
-    old = [
-        line
-        for line in path.read_text().splitlines()
-        if not line.startswith(("transition", "window:")) and line != "  name: hrm"
-    ]
-    assert len(old) == len(path.read_text().splitlines()) - 4
-    path.write_text("\n".join(old) + "\n")
-    assert load_config(tmp_path) == config
-    known = without_later_keys(config)
-    assert not {"transition", "transition_H"} & known.keys()
-    assert "name" not in known["model"]
-    other = without_later_keys(
-        run_config("experiment=smoke", "transition=operloop", f"run_dir={config.run_dir}")
-    )
-    assert other["transition"] == "operloop"
-    assert {key: other[key] for key in known if key != "model"} == {
-        key: value for key, value in known.items() if key != "model"
-    }
+    path.write_text(path.read_text().replace("format: 1\n", given))
+    with pytest.raises(ValueError, match="this version reads format 1"):
+        load_config(tmp_path)
 
 
-@pytest.mark.parametrize("transition", get_args(TransitionName))
+def test_a_change_is_checked_as_the_configuration_was():
+    config = run_config("experiment=smoke", "dtype=float32")
+    with pytest.raises(ValueError, match="attention=flash computes in bfloat16"):
+        config.changed(attention="flash")
+    assert config.changed(seed=3).seed == 3
+    assert config.changed(seed=3).scaling == config.scaling
+
+
+@pytest.mark.parametrize("transition", list(TRANSITIONS))
 @pytest.mark.parametrize("model", ["hrm_tiny", "looped"])
 def test_describe_takes_every_model_with_every_transition(model, transition):
     shape = ("model.rounds=5",) if model == "looped" else ("model.L_cycles=5",)
     overrides = ("experiment=smoke", f"model={model}", f"transition={transition}", *shape)
     config = run_config(*overrides)
-    facts = describe(config, 1)
+    described = describe(config, 1)
+    facts = described.to_json()
     revisited = "loop" if model == "looped" else "L"
     assert facts[f"R_g_{revisited}"] == 5
     network = build_network(config, torch.device("cpu"))
     assert facts["params"]["core"] == sum(p.numel() for p in network.parameters())
-    text = format_description(config, facts)
-    assert f"transition {transition}" in text
-    plain = describe(run_config(*overrides, "transition=huginn"), 1)
+    assert f"transition {transition}" in str(described)
+    plain = describe(run_config(*overrides, "transition=huginn"), 1).to_json()
     added = sum(p.numel() for t in network.transitions.values() for p in t.parameters())
     assert facts["params"]["core"] - plain["params"]["core"] == added
     flops = [found["flops"]["per_example_forward"] for found in (facts, plain)]

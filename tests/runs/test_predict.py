@@ -11,10 +11,10 @@ from arc_data import sources
 from arc_data.canvas import decode_grid, encode_grid
 from arc_data.puzzles import build_puzzles
 from eval.artifacts import write_artifacts
+from eval.ladder import format_ladders
 from eval.predictions import join, load_predictions
 from eval.questions import list_questions, window_groups
 from eval.shards import Shards
-from eval.tables import format_ladders
 from hrm_deeploop.losses import token_loss
 from hrm_deeploop.model import Embedded, Reasoner, SegmentOutput
 from hrm_deeploop.puzzle_embedding import PuzzleEmbedding

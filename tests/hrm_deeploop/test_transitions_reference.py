@@ -7,12 +7,12 @@ given, eps is not the default, and the state goes through two segments.
 import pytest
 import torch
 
-from hrm_deeploop.config import TransitionConfig
 from hrm_deeploop.losses import token_loss
+from hrm_deeploop.transitions import TransitionConfig
 
 EPS = 1e-3
 L_CYCLES = 3
-SINGLE = ["vanilla", "huginn", "parcae", "parcae_aligned", "recurrent_gpt", "recirculation"]
+SINGLE = ["once_a_cycle", "huginn", "parcae", "parcae_aligned", "recurrent_gpt", "recirculation"]
 EXPANDED = [
     {"name": "hyperloop", "streams": 2},
     {"name": "hyperloop_aligned", "streams": 3},
@@ -41,7 +41,7 @@ def gates(transition, Y, index):
 def step(transition, config, y, e, blocks, index, eta, noise):
     """(o, y') of the table for update index; eta is that of the update before it."""
     match config.name:
-        case "vanilla":
+        case "once_a_cycle":
             return blocks(y + e if index == 0 else y), eta
         case "huginn":
             return blocks(y + e), eta

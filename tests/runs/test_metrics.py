@@ -6,7 +6,8 @@ import types
 
 import pytest
 
-from hrm_deeploop.runs.metrics import MetricsLog, open_log, read_metrics, start_wandb
+from hrm_deeploop.loggers.wandb import start_wandb
+from hrm_deeploop.runs.metrics import MetricsLog, open_log, read_metrics
 
 
 def test_a_resumed_run_drops_what_came_after_its_checkpoint(tmp_path):
@@ -51,3 +52,28 @@ def test_wandb_is_offline_without_a_key(environment, mode, monkeypatch, tmp_path
     start_wandb(tmp_path / "run", {"lr": 1.0})
     assert calls[0]["mode"] == mode
     assert calls[0]["config"] == {"lr": 1.0}
+
+
+def test_trackio_logs_rows_at_their_steps_under_the_runs_name(monkeypatch, tmp_path):
+    rows, options = [], {}
+
+    fake = types.SimpleNamespace(
+        init=lambda **given: options.update(given),
+        log=lambda row, step: rows.append((step, row)),
+        finish=lambda: rows.append("finished"),
+    )
+    monkeypatch.setitem(sys.modules, "trackio", fake)
+    path = tmp_path / "run" / "metrics.jsonl"
+    with open_log(path, is_main=True, logger="trackio", config={"lr": 1.0}, resumed_step=0) as log:
+        log.write({"step": 3, "train/lm_loss": 0.5})
+    assert rows == [(3, {"train/lm_loss": 0.5}), "finished"]
+    assert (options["name"], options["config"]) == ("run", {"lr": 1.0})
+
+
+def test_a_logger_that_is_not_installed_says_how_it_is(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "trackio", None)
+    with (
+        pytest.raises(ValueError, match=r"pip install 'hrm-deeploop\[trackio\]'"),
+        open_log(tmp_path / "m.jsonl", is_main=True, logger="trackio", config={}, resumed_step=0),
+    ):
+        pass
