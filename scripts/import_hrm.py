@@ -25,13 +25,8 @@ def main(overrides: list[str]) -> dict[str, Any]:
     cli.show_config(to_yaml(options))
     result = import_hrm(options)
     if output == "text":
-        print(
-            f"{result['num_rows']:,} rows; they cover {result['num_covered']:,} of "
-            f"{result['num_puzzles']:,} puzzles and {result['num_tasks_covered']} of "
-            f"{result['num_tasks']} tasks\nwritten: {result['checkpoint']}",
-            file=sys.stderr,
-        )
-    return {**result, "output": output}
+        print(result, file=sys.stderr)
+    return {**result.to_json(), "output": output}
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ NAME-ladder.png, -curves.png or -sweep.png are taken from there too.
 from pathlib import Path
 from typing import Any
 
+from arc_data.atomic import write_atomically
 from hrm_deeploop.runs.checking import to_yaml, validate
 from hrm_deeploop.runs.compose import compose_config
 from hrm_deeploop.runs.results_page import (
@@ -54,12 +55,12 @@ def main(overrides: list[str]) -> dict[str, Any]:
         }
         folder.mkdir(parents=True, exist_ok=True)
         for name, rows in taken.items():
-            (folder / name).write_text(format_rows(rows), encoding="utf-8")
+            write_atomically(folder / name, format_rows(rows))
         for name, png in pictures.items():
-            (folder / name).write_bytes(png)
+            write_atomically(folder / name, png)
     rows = {name: _read_rows(folder / name) for name in names}
     filled = fill_page(text, rows)
-    page.write_text(filled, encoding="utf-8")
+    write_atomically(page, filled)
     if output == "text":
         state = "as it was" if filled == text else "written anew"
         print(f"{page}: {state}, from {', '.join(names)} in {folder}/")

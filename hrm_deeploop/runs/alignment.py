@@ -95,7 +95,7 @@ class AlignmentResult(Record):
     rows: tuple[AlignmentRow, ...]
     gamma: float | None
     p_star: float | None
-    why_no_gamma: str | None = None  # of several depths that can't be compared
+    why_no_gamma: str | None  # of several depths that can't be compared
 
     def tables(self) -> dict[str, Table]:
         """Return a row per checkpoint, and its sublayers where there is one checkpoint alone."""

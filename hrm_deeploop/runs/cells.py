@@ -180,7 +180,8 @@ def _training(cell: Cell, steps: int) -> dict[str, Any]:
     losses = [row["train/lm_loss"] for row in rows if "train/lm_loss" in row]
     seconds = sum(row.get("seconds/step", 0.0) + row.get("seconds/data", 0.0) for row in rows)
     if not losses:
-        return {"status": DIVERGED, "train_loss": None, "seconds": seconds}
+        nothing = {"train_loss": None, "first_train_loss": None}
+        return {"status": DIVERGED, **nothing, "seconds": seconds}
     last = losses[-max(1, round(FINAL_SHARE * len(losses))) :]
     final = sum(last) / len(last)
     status: Status = TRAINED if final < LEARNT_BELOW * losses[0] else NOT_LEARNING

@@ -1,19 +1,14 @@
-"""Look at and check data.
+"""Look at and check data: problems of files, leaks and numbers of a collection, one task."""
 
-python scripts/data.py validate PATH [PATH ...]     all problems of folders or files; exit 1
-python scripts/data.py leaks data=arc1              held-out pairs that would train, and repeats
-python scripts/data.py stats data=arc1 data.canvas=15
-python scripts/data.py show 0d3d703e                a task in the terminal
-python scripts/data.py show 0d3d703e puzzle=3 save=task.png
-"""
-
-from collections.abc import Iterable
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pydantic import Field
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from arc_data import sources
 from arc_data.augment import Augmentation
@@ -21,12 +16,11 @@ from arc_data.config import DataConfig
 from arc_data.files import read_any
 from arc_data.leaks import LeakReport, find_leaks, format_match, training_set
 from arc_data.puzzles import build_puzzles
-from arc_data.stats import collection_stats
-from arc_data.task import InvalidDataError, Task
-from eval.plots import draw_grid_text, plot_task
+from arc_data.stats import CollectionStats, collection_stats
+from arc_data.task import InvalidDataError, Pair, Task
+from eval.plots import plot_task
+from eval.views import grid_text
 from hrm_deeploop.config import StrictConfig
-
-SUBCOMMANDS = ("validate", "leaks", "stats", "show")
 
 
 class DataOptions(StrictConfig):
@@ -37,92 +31,156 @@ class DataOptions(StrictConfig):
     save: str | None
 
 
-def validate_paths(paths: list[Path], *, as_text: bool) -> dict[str, Any]:
-    """List every problem; the exit status is 1 if there is one."""
+@dataclass(frozen=True, kw_only=True)
+class PathCheck:
+    """What is wrong with folders or files, a line a problem, and the tasks of those without."""
+
+    problems: tuple[str, ...]
+    num_tasks: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the content as plain containers."""
+        return {"problems": list(self.problems), "num_tasks": self.num_tasks}
+
+    def __str__(self) -> str:
+        count = len(self.problems)
+        end = f"{count} problems" if count else f"{self.num_tasks} tasks, no problem"
+        return "\n".join([*(" ".join(problem.split()) for problem in self.problems), end])
+
+    def show(self) -> None:
+        """Print every problem, and how many there are."""
+        print(self)
+
+
+def check_paths(paths: Sequence[Path]) -> PathCheck:
+    """Read folders or files, and list every problem."""
     num_tasks, problems = 0, []
     for path in paths:
         try:
             num_tasks += len(read_any(path))
         except InvalidDataError as error:
             problems.extend(error.problems)
-    if as_text:
-        for problem in problems:
-            print(" ".join(problem.split()))
-        print(f"{len(problems)} problems" if problems else f"{num_tasks} tasks, no problem")
-    return {"problems": problems, "num_tasks": num_tasks, "exit_status": int(bool(problems))}
+    return PathCheck(problems=tuple(problems), num_tasks=num_tasks)
 
 
-def show_leaks(config: DataConfig, *, as_text: bool) -> dict[str, Any]:
-    """What :func:`~arc_data.leaks.find_leaks` finds."""
+@dataclass(frozen=True, kw_only=True)
+class CollectionLeaks:
+    """What :func:`~arc_data.leaks.find_leaks` finds in a collection."""
+
+    name: str
+    num_tasks: int
+    num_evaluated_tasks: int
+    num_held_out_pairs: int
+    report: LeakReport
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the content as plain containers, without the collection's name."""
+        return {
+            "num_tasks": self.num_tasks,
+            "num_evaluated_tasks": self.num_evaluated_tasks,
+            "num_held_out_pairs": self.num_held_out_pairs,
+            "across": list(map(format_match, self.report.across)),
+            "within": list(map(format_match, self.report.within)),
+            "equal_tasks": [list(ids) for ids in self.report.equal_tasks],
+            "repeated_ids": list(self.report.repeated_ids),
+        }
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.name}: {self.num_tasks} tasks, {self.num_evaluated_tasks} of them evaluated "
+            f"with {self.num_held_out_pairs} held-out test pairs"
+        ]
+        for title, found in (
+            (
+                "held-out pairs among another task's training pairs (leaks)",
+                map(format_match, self.report.across),
+            ),
+            (
+                "held-out pairs among the task's own demonstrations (kept)",
+                map(format_match, self.report.within),
+            ),
+            ("equal tasks under several ids", map(" ".join, self.report.equal_tasks)),
+            ("tasks left out, an earlier source has the id", self.report.repeated_ids),
+        ):
+            entries = list(found)
+            lines += ["", f"{title}: {len(entries)}", *(f"  {entry}" for entry in entries)]
+        return "\n".join(lines)
+
+    def show(self) -> None:
+        """Print what was found, by kind."""
+        print(self)
+
+
+def leaks_of(config: DataConfig) -> CollectionLeaks:
+    """Find the held-out pairs of a collection that would train, and what repeats in it."""
     collection = sources.load(config)
-    report = find_leaks(collection)
-    held_out = sum(len(task.test) for task in collection.evaluated_tasks)
-    if as_text:
-        print(
-            f"{collection.name}: {len(collection.tasks)} tasks, {len(collection.evaluated)} of "
-            f"them evaluated with {held_out} held-out test pairs"
-        )
-        for title, lines in _leak_lines(report).items():
-            print(f"\n{title}: {len(lines)}")
-            for line in lines:
-                print(f"  {line}")
-    return {
-        "num_tasks": len(collection.tasks),
-        "num_evaluated_tasks": len(collection.evaluated),
-        "num_held_out_pairs": held_out,
-        "across": list(map(format_match, report.across)),
-        "within": list(map(format_match, report.within)),
-        "equal_tasks": [list(ids) for ids in report.equal_tasks],
-        "repeated_ids": list(report.repeated_ids),
-    }
+    return CollectionLeaks(
+        name=collection.name,
+        num_tasks=len(collection.tasks),
+        num_evaluated_tasks=len(collection.evaluated),
+        num_held_out_pairs=sum(len(task.test) for task in collection.evaluated_tasks),
+        report=find_leaks(collection),
+    )
 
 
-def _leak_lines(report: LeakReport) -> dict[str, list[str]]:
-    return {
-        "held-out pairs among another task's training pairs (leaks)": list(
-            map(format_match, report.across)
-        ),
-        "held-out pairs among the task's own demonstrations (kept)": list(
-            map(format_match, report.within)
-        ),
-        "equal tasks under several ids": [" ".join(ids) for ids in report.equal_tasks],
-        "tasks left out, an earlier source has the id": list(report.repeated_ids),
-    }
-
-
-def show_stats(config: DataConfig, *, as_text: bool) -> dict[str, Any]:
-    """Numbers of the collection."""
+def stats_of(config: DataConfig) -> CollectionStats:
+    """Count what a collection holds and trains."""
     collection = sources.load(config)
     training = training_set(collection, find_leaks(collection), config.leaks)
     puzzles = build_puzzles(collection.tasks, num_aug=config.num_aug, seed=config.seed)
-    stats = collection_stats(collection, training, puzzles, canvas=config.canvas)
-    if as_text:
-        for source in stats["sources"]:
-            print(
-                f"source    {source['name']}: {source['num_tasks']} tasks, {source['licence']}, "
-                f"sha256 {source['sha256'][:16]}"
-            )
-        print(
-            f"tasks     {stats['num_tasks']}, {stats['num_evaluated_tasks']} evaluated\n"
-            f"pairs     {stats['num_training_pairs']} train, {stats['num_held_out_pairs']} held "
-            f"out, {stats['num_hidden_outputs']} have no known output\n"
-            f"puzzles   {stats['num_puzzles']:,} ({config.num_aug} augmentations asked for)\n"
-            f"canvas    {stats['canvas']} x {stats['canvas']}, {stats['tokens']} tokens"
-        )
-        for key in ("puzzles_per_task", "grid_side", "tokens_needed"):
-            spread = ", ".join(f"{name} {value:.0f}" for name, value in stats[key].items())
-            print(f"{key:18}{spread}")
-        for key in ("too_large", "repeated_ids"):
-            print(f"{key:18}{len(stats[key])}: {_listed(stats[key])}")
-    return stats
+    return collection_stats(collection, training, puzzles, canvas=config.canvas)
 
 
-def _listed(ids: Iterable[str]) -> str:
-    return " ".join(ids) or "none"
+@dataclass(frozen=True, kw_only=True)
+class TaskView:
+    """A task as one of its puzzles: under an augmentation."""
+
+    task: Task
+    augmentation: Augmentation
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the augmented grids as lists; None is an output that is not known."""
+        return {
+            "id": self.task.id,
+            "split": self.task.split,
+            "augmentation": {
+                "dihedral": self.augmentation.dihedral,
+                "colors": list(self.augmentation.colors),
+            },
+            **{name: [self._pair(pair) for pair in pairs] for name, pairs in self._pairs()},
+        }
+
+    def _pair(self, pair: Pair) -> dict[str, list[list[int]] | None]:
+        output = None if pair.output is None else self.augmentation.apply(pair.output).tolist()
+        return {"input": self.augmentation.apply(pair.input).tolist(), "output": output}
+
+    def _pairs(self) -> tuple[tuple[str, tuple[Pair, ...]], ...]:
+        return ("train", self.task.train), ("test", self.task.test)
+
+    def __str__(self) -> str:
+        return f"{self.task.id} ({self.task.split})"
+
+    def show(self) -> None:
+        """Print the pairs in color, a row a pair."""
+        # As Text: an id may hold brackets, which a string's markup would swallow.
+        table = Table("pair", "input", "output", title=Text(str(self)), show_lines=True)
+        for name, pairs in self._pairs():
+            for number, pair in enumerate(pairs):
+                output = pair.output
+                table.add_row(
+                    f"{name} {number}",
+                    grid_text(self.augmentation.apply(pair.input)),
+                    "not known" if output is None else grid_text(self.augmentation.apply(output)),
+                )
+        Console().print(table)
 
 
-def show_task(options: DataOptions, task_id: str, *, as_text: bool) -> dict[str, Any]:
-    """Print a task in color, under an augmentation if asked, and save a picture if asked."""
+def view_task(options: DataOptions, task_id: str) -> TaskView:
+    """Take a task under the augmentation that is asked for, and save a picture if one is.
+
+    Raises:
+        ValueError: if there is no such task, or it has no such puzzle.
+    """
     collection = sources.load(options.data)
     sources.check_known([task_id], collection.tasks, "show", collection.name)
     task = next(task for task in collection.tasks if task.id == task_id)
@@ -132,36 +190,4 @@ def show_task(options: DataOptions, task_id: str, *, as_text: bool) -> dict[str,
     augmentation = puzzles.augmentation(options.puzzle)
     if options.save is not None:
         plot_task(task, augmentation, Path(options.save))
-    if as_text:
-        Console().print(_task_table(task, augmentation))
-    parts = {"train": task.train, "test": task.test}
-    return {
-        "id": task.id,
-        "split": task.split,
-        "augmentation": {"dihedral": augmentation.dihedral, "colors": list(augmentation.colors)},
-        **{
-            part: [
-                {
-                    "input": augmentation.apply(pair.input).tolist(),
-                    "output": None
-                    if pair.output is None
-                    else augmentation.apply(pair.output).tolist(),
-                }
-                for pair in pairs
-            ]
-            for part, pairs in parts.items()
-        },
-    }
-
-
-def _task_table(task: Task, augmentation: Augmentation) -> Table:
-    table = Table("pair", "input", "output", title=f"{task.id} ({task.split})", show_lines=True)
-    for part, pairs in (("train", task.train), ("test", task.test)):
-        for i, pair in enumerate(pairs):
-            output = "not known" if pair.output is None else augmentation.apply(pair.output)
-            table.add_row(
-                f"{part} {i}",
-                draw_grid_text(augmentation.apply(pair.input)),
-                output if isinstance(output, str) else draw_grid_text(output),
-            )
-    return table
+    return TaskView(task=task, augmentation=augmentation)

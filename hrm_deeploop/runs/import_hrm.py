@@ -1,7 +1,7 @@
 """Turn a checkpoint of the released HRM code into a run directory that evaluate.py accepts.
 
-python scripts/import_hrm.py checkpoint=DIR/step_N identifiers=DIR/identifiers.json run_dir=runs/hrm
-python scripts/evaluate.py run=runs/hrm
+hrm-deeploop import_hrm checkpoint=DIR/step_N identifiers=DIR/identifiers.json run_dir=runs/hrm
+hrm-deeploop evaluate run=runs/hrm
 
 Rows of the puzzle table are matched to puzzles by name, whatever their order; tasks that the
 checkpoint does not know start with zero rows, and how many puzzles it covers is said.
@@ -10,6 +10,7 @@ checkpoint does not know start with zero rows, and how many puzzles it covers is
 import json
 import pickle
 import re
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -59,8 +60,36 @@ class HrmConfig(BaseModel):
     epochs: int = Field(ge=1)
 
 
-def import_hrm(options: ImportOptions) -> dict[str, Any]:
-    """Write the run directory; returns what it holds."""
+@dataclass(frozen=True, kw_only=True)
+class ImportedRun:
+    """The run directory that was written, and what the checkpoint knows of its data."""
+
+    run_dir: Path
+    checkpoint: Path
+    num_rows: int  # of the puzzle table
+    num_puzzles: int  # of the data
+    num_covered: int  # puzzles of the data that have a row
+    num_tasks: int  # of the data
+    num_tasks_covered: int
+
+    def to_json(self) -> dict[str, str | int]:
+        """Return the numbers, and the paths as text."""
+        return {**asdict(self), "run_dir": str(self.run_dir), "checkpoint": str(self.checkpoint)}
+
+    def __str__(self) -> str:
+        return (
+            f"{self.num_rows:,} rows; they cover {self.num_covered:,} of {self.num_puzzles:,} "
+            f"puzzles and {self.num_tasks_covered} of {self.num_tasks} tasks\n"
+            f"written: {self.checkpoint}"
+        )
+
+
+def import_hrm(options: ImportOptions) -> ImportedRun:
+    """Write the run directory.
+
+    Raises:
+        ValueError: if a file can't be read, or they do not fit each other.
+    """
     run_dir, checkpoint = Path(options.run_dir), Path(options.checkpoint)
     if (run_dir / CONFIG_FILE).exists():
         raise ValueError(f"run_dir={run_dir}: holds a run already; choose another")
@@ -105,15 +134,15 @@ def import_hrm(options: ImportOptions) -> dict[str, Any]:
         training_state={"imported_from": "HRM"},
         texts={PUZZLES_FILE: write_puzzles(puzzles.saved)},
     )
-    return {
-        "run_dir": str(run_dir),
-        "checkpoint": str(directory),
-        "num_rows": len(weights.table),
-        "num_puzzles": len(matched.rows),
-        "num_covered": int((matched.rows >= 0).sum()),
-        "num_tasks": len(collection.tasks),
-        "num_tasks_covered": sum(task.id in puzzles.saved for task in collection.tasks),
-    }
+    return ImportedRun(
+        run_dir=run_dir,
+        checkpoint=directory,
+        num_rows=len(weights.table),
+        num_puzzles=len(matched.rows),
+        num_covered=int((matched.rows >= 0).sum()),
+        num_tasks=len(collection.tasks),
+        num_tasks_covered=sum(task.id in puzzles.saved for task in collection.tasks),
+    )
 
 
 def _run_config(options: ImportOptions, values: Any, path: Path) -> RunConfig:

@@ -20,8 +20,8 @@ from arc_data.canvas import PAD
 from eval.answers import Answer, Answers, to_columns, touches_edge
 from eval.questions import (
     Group,
-    Part,
     Questions,
+    Side,
     Window,
     other_puzzles,
     whole_canvases,
@@ -68,11 +68,11 @@ class Predictor:
         return max(1, self.batch_size * self.canvas**2 // group.length)
 
     def tokens(
-        self, questions: Questions, group: Group, members: slice, part: Part
+        self, questions: Questions, group: Group, members: slice, side: Side
     ) -> Int64[Tensor, "batch seq"]:
         """Inputs or known outputs of some members of a group."""
         boards = np.stack(
-            [questions.encode(int(n), self.canvas, part) for n in group.rows[members]]
+            [questions.encode(int(n), self.canvas, side) for n in group.rows[members]]
         )
         positions = group.positions(members, self.canvas)
         if positions is not None:

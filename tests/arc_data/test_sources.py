@@ -105,7 +105,7 @@ def test_folders_combine_and_an_extra_folder_only_trains(data_config, tmp_path):
     )
     assert [task.id for task in collection.tasks] == ["a", "b", "c", "d"]
     assert collection.evaluated == {"a", "b"}
-    assert [part.name for part in collection.parts] == [first, second, extra]
+    assert [one.name for one in collection.contributions] == [first, second, extra]
 
 
 def test_of_tasks_with_one_id_the_first_counts_and_the_rest_is_listed(data_config, tmp_path):
@@ -138,7 +138,7 @@ def test_the_licence_of_a_folder_is_read_from_beside_it(data_config, tmp_path):
     folder = write_tasks(tmp_path / "set" / "corpus", "a")
     (tmp_path / "set" / "LICENSE").write_text("\nMIT License\n\nCopyright")
     collection = sources.load(data_config(source="folder", folders=(folder,)))
-    assert collection.parts[0].licence == "MIT License"
+    assert collection.contributions[0].licence == "MIT License"
 
 
 @pytest.mark.parametrize(

@@ -31,15 +31,18 @@ def test_needed_tokens_hold_both_grids_and_their_marks(input_shape, output_shape
 
 def test_arc1_needs_219_tokens_a_pair_on_average(data_config):
     stats = make_stats(data_config(source="arc1", evaluate="evaluation"))
-    assert stats["tokens_needed"]["mean"] == pytest.approx(219, abs=0.5)
-    assert stats["tokens_needed"]["q25"] == 81
-    assert stats["tokens"] == 900
-    assert (stats["num_tasks"], stats["num_held_out_pairs"]) == (800, 419)
-    assert stats["sources"][0]["licence"] == "Apache-2.0"
-    assert json.loads(json.dumps(stats)) == stats
+    assert stats.tokens_needed.mean == pytest.approx(219, abs=0.5)
+    assert stats.tokens_needed.quantiles[0.25] == 81
+    assert stats.tokens == 900
+    assert (stats.num_tasks, stats.num_held_out_pairs) == (800, 419)
+    assert stats.sources[0].licence == "Apache-2.0"
+    values = stats.to_json()
+    assert json.loads(json.dumps(values)) == values
+    assert list(values["grid_side"]) == ["mean", "q0", "q25", "q50", "q75", "q90", "q100"]
 
 
 def test_what_the_canvas_excludes_is_named(data_config):
     stats = make_stats(data_config(canvas=3))
-    assert stats["num_tasks"] + len(stats["too_large"]) == 59
-    assert stats["grid_side"]["q100"] == 3
+    assert stats.num_tasks + len(stats.too_large) == 59
+    assert stats.grid_side.quantiles[1.0] == 3
+    assert f"too_large         {len(stats.too_large)}: " in str(stats)

@@ -10,7 +10,7 @@ from arc_data.augment import Augmentation, from_dihedral
 from arc_data.canvas import decode_grid
 from arc_data.hrm_names import HRM_MOVES
 from arc_data.task import Task, parse_task
-from eval.predictions import Predictions
+from eval.predictions import About, Predictions
 
 PLAIN = Augmentation()
 
@@ -50,7 +50,7 @@ def predictions_of(rows, tasks=None, *, segments=None, final=None, about=None) -
         halt=np.array([row[4] for row in rows], dtype=np.float32),
         segments=np.array([1] * len(rows) if segments is None else segments, dtype=np.int16),
         final=final,
-        about=about or {},
+        about=About() if about is None else about,
     )
 
 

@@ -207,6 +207,7 @@ def test_a_sweeps_rows_count_the_seeds_that_train(tmp_path):
                     **dict(params=1, test=None, failure=None, seconds=1.0),
                     status=status,
                     train_loss=loss,
+                    first_train_loss=None,
                     validation=None if loss is None else {"loss": 2 * loss, **scores},
                     run_dir=str(run_dir),
                 )

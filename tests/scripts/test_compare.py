@@ -362,7 +362,7 @@ def test_a_point_is_chosen_by_what_it_solves_then_by_loss(tmp_path):
         CellResult(
             **dict(arm="a", point=cell.point, seed=0, key=_key(cell.config), run_dir="x"),
             **dict(steps=1, examples=1, flops=1, params=1, test=None, failure=None),
-            **dict(status="trained", train_loss=1.0, seconds=1.0),
+            **dict(status="trained", train_loss=1.0, first_train_loss=None, seconds=1.0),
             validation=validation,
         ).save(cell.directory / "cell.json")
     assert comparison.choose() == {"a": {"optim.lr": 3e-3}}
