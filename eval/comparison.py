@@ -125,8 +125,8 @@ class Comparison(Record):
             raise ValueError(f"{arm} is compared with no other arm; name one, baseline=...")
         if score not in Score._fields:
             raise ValueError(f"score={score}: allowed are {', '.join(Score._fields)}")
-        ranks = [self.truth_ranks(name) for name in (arm, baseline)]
-        return compare_ranks(*ranks, [attempts]).of(score)[attempts]
+        own, base = self.truth_ranks(arm), self.truth_ranks(baseline)
+        return compare_ranks(own, base, [attempts]).of(score)[attempts]
 
     def truth_ranks(self, arm: str) -> list[TruthRanks]:
         """Return where the truths stand in the answers of an arm, a mapping a seed.

@@ -215,9 +215,10 @@ def _warnings(ballots: Ballots, final: Ranking, attempts: Rungs, votes: Rungs) -
         warnings.append(f"{empty} of {p.final.sum()} predictions are empty, which is no vote")
     for rungs, over in ((attempts.arc_prize, "attempts K"), (votes.arc_prize, "votes A")):
         values = set(rungs.values())
-        if len(rungs) > 1 and len(values) == 1 and values.isdisjoint({None, 1.0}):
+        (value,) = values if len(values) == 1 else (None,)
+        if len(rungs) > 1 and value is not None and value != 1.0:
             warnings.append(
-                f"the ladder is flat, {100 * values.pop():.2f} % (arc_prize) at every rung of "
+                f"the ladder is flat, {100 * value:.2f} % (arc_prize) at every rung of "
                 f"{over}: did the augmentations and the puzzle embeddings reach the evaluation?"
             )
     return warnings

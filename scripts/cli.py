@@ -8,16 +8,14 @@ line and exits with 2.
 import difflib
 import io
 import json
-import logging
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from tqdm import tqdm
-
 from hrm_deeploop.runs.compose import CONFIG_DIR, config_groups
 from hrm_deeploop.runs.engines import StoppedError
+from scripts.stderr import say_on_stderr
 
 TRACEBACK_VARIABLE = "HRM_DEEPLOOP_TRACEBACK"
 USER_ERROR, OUT_OF_MEMORY, INTERRUPTED = 2, 3, 130
@@ -85,22 +83,6 @@ def launch(
     except KeyboardInterrupt:
         print(f"{name}: interrupted", file=sys.stderr)
         sys.exit(INTERRUPTED)
-
-
-class _BesideBars(logging.Handler):
-    """Writes lines to stderr without tearing a progress bar."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        tqdm.write(self.format(record), file=sys.stderr)
-
-
-def say_on_stderr() -> None:
-    """Show what the library logs, from INFO on, as plain lines."""
-    logger = logging.getLogger()
-    if not any(isinstance(handler, _BesideBars) for handler in logger.handlers):
-        logger.addHandler(_BesideBars())
-    for package in ("arc_data", "hrm_deeploop", "eval"):
-        logging.getLogger(package).setLevel(logging.INFO)
 
 
 def unknown_name(name: str, known: Iterable[str]) -> str:

@@ -46,6 +46,8 @@ def test_the_packages_are_found():
 @pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_a_module_imports_only_what_its_floor_may(path):
     own = floor(".".join(path.relative_to(ROOT).with_suffix("").parts))
+    if path == ROOT / "hrm_deeploop" / "__init__.py":
+        own = "hrm_deeploop.runs"  # the public names, which are loaded on first use
     names = imported(path)
     assert names & ALLOWED.keys() <= ALLOWED[own]
     if path.name != "compose.py":

@@ -1,6 +1,7 @@
 """Build the parts of a run from its configuration; every script that needs them comes here."""
 
 from pathlib import Path
+from typing import Any
 
 import torch
 

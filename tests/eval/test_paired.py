@@ -19,7 +19,9 @@ def test_the_difference_is_counted_by_task():
     assert (found.mean, found.won, found.lost) == (0.125, 2, 1)
     assert found.low < 0.125 < found.high
     same = paired_difference(np.ones((1, 5)), np.ones((1, 5)))
-    assert same == (0.0, 0.0, 0.0, None, None, 0, 0)
+    assert tuple(dict(same).values()) == (0.0, 0.0, 0.0, None, None, 0, 0)
+    assert (same.interval, same.interval_with_seeds) == ((0.0, 0.0), None)
+    assert repr(same).startswith("Difference(+0.0 points, +0.0 to +0.0 over tasks; 0 tasks won")
 
 
 def test_equal_means_of_thirds_are_a_tie():
@@ -31,7 +33,7 @@ def test_equal_means_of_thirds_are_a_tie():
             [(1, 1, 1), (1, 2, 2), (1, 1, 1)],
         )
     )
-    found = compare_ranks(arm, baseline, [1])["arc_prize"]["1"]
+    found = compare_ranks(arm, baseline, [1]).arc_prize[1]
     assert (found.won, found.lost) == (0, 0)
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from arc_data.task import to_json
 from eval.ladder import build_ladder
-from eval.predictions import join, load_predictions, pool, replace_tasks
+from eval.predictions import About, join, load_predictions, pool, replace_tasks
 from eval.vote import count_ballots
 
 
@@ -23,7 +23,7 @@ def test_predictions_survive_their_file(recorded, tmp_path):
 
 @pytest.mark.parametrize("task_id", ["a b/../c", "ü\n", "x\0", "", "\ud800"])
 def test_any_id_and_a_hidden_output_survive_the_file(task_id, tmp_path, make_predictions, plain):
-    about = {"facts": {"run": "ü"}}
+    about = About(facts={"run": "ü"})
     predictions = make_predictions([(task_id, 0, plain, [[1]], 0.5)], about=about)
     predictions.save(tmp_path / "p.npz")
     again = load_predictions(tmp_path / "p.npz")
@@ -104,8 +104,8 @@ def test_pooling_counts_the_votes_of_all_files_by_id(make_predictions, make_task
     two = make_predictions([("u", 0, plain, [[8]], 0.9)], tasks[1:])
     pooled = pool([one, two])
     ladder = ladder_of(pooled)
-    assert (ladder["num_pooled"], ladder["num_votes"], ladder["num_scored_tasks"]) == (2, 1, 2)
-    assert ladder["arc_prize"]["1"] == 1.0  # u: 8 and 9 have a vote each, 8 the higher halt value
+    assert (ladder.num_pooled, ladder.num_votes, ladder.num_scored_tasks) == (2, 1, 2)
+    assert ladder.arc_prize[1] == 1.0  # u: 8 and 9 have a vote each, 8 the higher halt value
     other = make_predictions([("t", 0, plain, [[7]], 0.5)], [make_task("t", [[1]])])
     with pytest.raises(ValueError, match="task t: the files to pool have different tasks"):
         pool([one, other])
@@ -113,8 +113,8 @@ def test_pooling_counts_the_votes_of_all_files_by_id(make_predictions, make_task
 
 def test_outputs_that_become_known_later_are_scored(make_predictions, make_task, plain):
     hidden = make_predictions([("t", 0, plain, [[7]], 0.5)])
-    assert ladder_of(hidden)["all_tests"]["1"] is None
-    assert ladder_of(replace_tasks(hidden, [make_task("t", [[7]])]))["all_tests"]["1"] == 1.0
+    assert ladder_of(hidden).all_tests[1] is None
+    assert ladder_of(replace_tasks(hidden, [make_task("t", [[7]])])).all_tests[1] == 1.0
     with pytest.raises(ValueError, match="task t: predicted, but not an evaluated task"):
         replace_tasks(hidden, [make_task("u", [[7]])])
     with pytest.raises(ValueError, match="other test inputs"):

@@ -11,6 +11,7 @@ from PIL import Image, ImageColor
 
 from arc_data.grid import NUM_COLORS
 from eval.ladder import build_ladder
+from eval.predictions import About
 from eval.report import grid_png, write_report, wrong_cells
 from eval.vote import count_ballots
 
@@ -39,7 +40,7 @@ def page(make_predictions, make_task, plain, tmp_path):
         ("half", 1): [FAR_OFF],
     }
     rows = [(*pair, plain, grid, 0.25) for pair, grids in answers.items() for grid in grids]
-    about = {"facts": {"run": "runs/mine", "votes": 5}}
+    about = About(facts={"run": "runs/mine", "votes": 5})
     ballots = count_ballots(make_predictions(rows, tasks, about=about))
     candidates = ballots.candidates(ballots.rank())
     write_report(ballots, candidates, build_ladder(ballots), tmp_path / "report.html")

@@ -44,13 +44,13 @@ def test_arckits_own_data_decides_what_a_written_submission_is_worth(recorded, t
                 ]
     assert len(solved) == 30
     ladder = build_ladder(count_ballots(predictions))
-    assert np.mean([all(pairs) for pairs in solved.values()]) == ladder["all_tests"]["2"]
+    assert np.mean([all(pairs) for pairs in solved.values()]) == ladder.all_tests[2]
     assert np.mean([np.mean(pairs) for pairs in solved.values()]) == pytest.approx(
         expected["pass_at_k_arc_prize"]["2"]
     )
     again = score_submission(read_submission(path, predictions.tasks), predictions.tasks)
-    assert again.all_tests == ladder["all_tests"]["2"]
-    assert again.arc_prize == ladder["arc_prize"]["2"]
+    assert again.all_tests == ladder.all_tests[2]
+    assert again.arc_prize == ladder.arc_prize[2]
 
 
 def test_the_second_attempt_differs_where_there_is_a_second_candidate(

@@ -11,8 +11,8 @@ from arc_data import sources
 from arc_data.canvas import decode_grid, encode_grid
 from arc_data.puzzles import build_puzzles
 from eval.artifacts import write_artifacts
-from eval.ladder import format_ladders
-from eval.predictions import join, load_predictions
+from eval.ladder import Ladder, format_ladders
+from eval.predictions import About, join, load_predictions
 from eval.questions import list_questions, window_groups
 from eval.shards import Shards
 from hrm_deeploop.losses import token_loss
@@ -115,9 +115,9 @@ def test_a_perfect_model_scores_100_percent(puzzles, tmp_path):
     ladder = write_artifacts(
         tmp_path, load_predictions(tmp_path / "predictions.npz"), attempts=(1, 2), name="oracle"
     )
-    assert ladder["all_tests"] == ladder["arc_prize"] == {"1": 1.0, "2": 1.0}
-    assert ladder["votes_at_2"]["all_tests"] == {"1": 1.0, "4": 1.0, "8": 1.0}
-    assert json.loads((tmp_path / "ladder.json").read_text()) == ladder
+    assert ladder.all_tests == ladder.arc_prize == {1: 1.0, 2: 1.0}
+    assert ladder.votes_at_2.all_tests == {1: 1.0, 4: 1.0, 8: 1.0}
+    assert Ladder.load(tmp_path / "ladder.json") == ladder
     submission = json.loads((tmp_path / "submission.json").read_text())
     for task in puzzles.tasks:
         answers = [entry["attempt_1"] for entry in submission[task.id]]
@@ -129,8 +129,8 @@ def test_a_perfect_model_scores_100_percent(puzzles, tmp_path):
 def test_voting_repairs_a_model_that_is_often_wrong(puzzles, tmp_path):
     predictions = run(Oracle(puzzles, wrong_share=0.4), puzzles)
     ladder = write_artifacts(tmp_path, predictions, attempts=(1, 2), name="oracle")
-    assert ladder["votes_at_2"]["arc_prize"]["1"] < 0.8
-    assert ladder["arc_prize"]["2"] > 0.95
+    assert ladder.votes_at_2.arc_prize[1] < 0.8
+    assert ladder.arc_prize[2] > 0.95
 
 
 def test_chosen_tasks_and_votes_are_what_is_predicted(puzzles):
@@ -306,13 +306,13 @@ def test_parts_are_continued_by_any_number_of_ranks(puzzles, tmp_path):
     before = Shards(path, key).answered(len(questions))
     assert 0 < before.sum() < len(questions)
     with pytest.raises(ValueError, match=r"of \d+ answers are not there"):
-        Shards(path, key).finish(tasks, {"key": key}, len(questions))
+        Shards(path, key).finish(tasks, About(key=key), len(questions))
     before_segments = oracle.num_segments
     share(1, 2, stop_after=2)
     share(0, 1, stop_after=None)
     assert Shards(path, key).answered(len(questions)).all()
     assert oracle.num_segments > before_segments
-    joined = Shards(path, key).finish(tasks, {"key": key}, len(questions))
+    joined = Shards(path, key).finish(tasks, About(key=key), len(questions))
     whole = run(Oracle(puzzles), puzzles, range(10), halting="act", limits=(1, 2))
     order = np.lexsort((whole.segments, whole.final, whole.vote, whole.test_index, whole.task))
     whole = whole.take(order)

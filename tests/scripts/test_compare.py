@@ -110,8 +110,7 @@ def test_cells_side_by_side_have_the_numbers_of_cells_one_by_one(compared, tmp_p
 
 
 def test_any_two_arms_have_a_difference(compared):
-    run_dir, _, _ = compared
-    comparison = Comparison.load(run_dir / "comparison.json")
+    comparison = Comparison.from_json(json.dumps(compared[2]), "printed")
     stored = comparison.arms["deeploop"].difference.all_tests[2]
     assert comparison.difference("deeploop") == stored
     turned = comparison.difference("vanilla", baseline="deeploop")
@@ -240,7 +239,7 @@ def test_differences_are_of_the_arms_that_were_asked_for(compared):
 
 
 def test_a_row_of_differences_names_both_arms_where_baselines_differ(compared):
-    comparison = Comparison.load(compared[0] / "comparison.json")
+    comparison = Comparison.from_json(json.dumps(compared[2]), "printed")
     both = {**comparison.arms, "vanilla": comparison.arms["deeploop"]}
     pairs = {"vanilla": "deeploop", "deeploop": "vanilla"}
     tables = comparison.model_copy(update={"arms": both, "baselines": pairs}).tables()
@@ -301,7 +300,7 @@ def test_a_budget_is_equal_at_every_point_of_the_grid(budget, steps, tmp_path):
 
 
 def test_what_is_not_of_every_seed_says_so(compared):
-    comparison = Comparison.load(compared[0] / "comparison.json")
+    comparison = Comparison.from_json(json.dumps(compared[2]), "printed")
     broken = comparison.arms["deeploop"].model_copy(
         update={"num_tested": 1, "num_diverged": 1, "failures": ("seed 1: the loss is nan",)}
     )
@@ -315,7 +314,7 @@ def test_what_is_not_of_every_seed_says_so(compared):
 
 
 def test_kappa_has_a_table_for_every_module_that_was_measured(compared):
-    comparison = Comparison.load(compared[0] / "comparison.json")
+    comparison = Comparison.from_json(json.dumps(compared[2]), "printed")
     found = {5: {"kappa_loop": 1.5, "gradient_loop": 0.75, "cosine_loop": 0.5}}
     arms = {
         name: arm.model_copy(update={"alignment": found}) for name, arm in comparison.arms.items()
@@ -326,7 +325,7 @@ def test_kappa_has_a_table_for_every_module_that_was_measured(compared):
 
 
 def test_the_papers_ladder_stands_beside_arc1_evaluation_alone(compared):
-    comparison = Comparison.load(compared[0] / "comparison.json")
+    comparison = Comparison.from_json(json.dumps(compared[2]), "printed")
     tables = comparison.model_copy(update={"is_arc1_evaluation": True}).tables()
     assert tables["all_tests"].rows["DeepLoop (paper)"][:2] == ["35.50", "39.75"]
     assert "DeepLoop (paper)" not in tables["arc_prize"].rows
