@@ -17,7 +17,6 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from hrm_deeploop.config import options_of
-from hrm_deeploop.model import MODELS
 from hrm_deeploop.registry import load_plugins, near_names
 from hrm_deeploop.scaling import RULES
 
@@ -309,6 +308,8 @@ def run_name(*, _root_: Any) -> str:
     Between them stand the model, the transitions and the gradient where they are not those that a
     run has without a word about them, so runs that differ in these have places of their own.
     """
+    from hrm_deeploop.runs.config import MODELS  # with torch, which commands about data do without
+
     name = _root_.model.name
     if name not in MODELS or MODELS[name].depth_key not in _root_.model:
         return str(name)  # what is wrong is said when the values are checked

@@ -128,6 +128,7 @@ def test_alignment_of_every_checkpoint_is_a_line_each(runs):
     assert "segment=4: allowed are 1 to 3" in refused.stderr.splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_gamma_is_not_given_for_runs_that_differ_otherwise(runs, tmp_path):
     other = tmp_path / "other"
     run("train", "experiment=smoke", "model.L_cycles=3", "gradient=full", f"run_dir={other}")
@@ -281,7 +282,7 @@ def test_a_sweep_tells_what_share_trains_and_what_loss_it_has(tmp_path):
         ("exponents=null", "exponents=None: expected a list"),
         ("exponents=[a]", "exponents.0=a: input should be a valid number"),
         ("exponents=[9]", "exponents.0=9.0: input should be less than or equal to 4"),
-        ("depths=[0]", "depths.0=0: input should be greater than or equal to 1"),
+        ("depths=[0]", "depths.0=0: input should be greater than 0"),
     ],
 )
 def test_a_sweeps_mistake_is_one_line(override, message):

@@ -198,7 +198,7 @@ def test_evaluation_refuses_a_damaged_or_absent_checkpoint(trained, tmp_path):
 def test_help_shows_usage_groups_and_keys(script):
     result = run(script, "--help")
     assert result.returncode == 0
-    assert f"scripts/{script}.py" in result.stdout
+    assert f"hrm-deeploop {script}" in result.stdout
     assert "scaling={" in result.stdout
     assert "output" in result.stdout
 

@@ -94,6 +94,7 @@ def test_finished_cells_are_read_and_not_run_again(compared):
     assert {path: path.stat().st_mtime_ns for path in run_dir.rglob("cell.json")} == before
 
 
+@pytest.mark.slow
 def test_cells_side_by_side_have_the_numbers_of_cells_one_by_one(compared, tmp_path):
     _, options, printed = compared
     own = [option for option in options if not option.startswith("run_dir=")]
@@ -126,6 +127,7 @@ def test_any_two_arms_have_a_difference(compared):
     assert comparison._repr_html_().count("<table>") == len(comparison.tables())
 
 
+@pytest.mark.slow
 def test_a_sweep_of_nothing_evaluated_ends_with_what_was_validated(tmp_path):
     options = ["data.evaluate=none", "data.validation=0.5", "grid={optim.lr:[1e-3]}"]
     result = run(f"run_dir={tmp_path}", *options)
@@ -151,6 +153,7 @@ def test_an_equal_budget_of_flops_gives_the_deeper_arm_fewer_steps(tmp_path):
     assert arms["deeper"]["flops"] == pytest.approx(arms["vanilla"]["flops"], rel=0.1)
 
 
+@pytest.mark.slow
 def test_what_diverges_is_told_and_never_chosen(tmp_path):
     grid = ["grid={optim.lr:[1e30,1e-3]}", "data.validation=0.5"]
     result = run(f"run_dir={tmp_path}", *grid, "output=json")

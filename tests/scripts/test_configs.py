@@ -5,7 +5,7 @@ import torch
 
 from hrm_deeploop.runs.build import build_network
 from hrm_deeploop.runs.checking import validate
-from hrm_deeploop.runs.compose import CONFIG_DIR, compose_config, format_value
+from hrm_deeploop.runs.compose import CONFIG_DIR, Composer, compose_config, format_value
 from hrm_deeploop.runs.config import RunConfig, load_config, save_config
 from hrm_deeploop.runs.costs import describe
 from hrm_deeploop.scaling import RULES
@@ -233,10 +233,12 @@ def test_every_file_of_arms_is_one():
     for path in sorted((CONFIG_DIR / "arms").glob("*.yaml")):
         values = compose_config("compare", ["experiment=smoke", f"arms=[{path.stem}]"])
         assert values["arms"]
+        looped = any("model.rounds" in own for own in values["arms"].values())
+        composer = Composer("train", ["experiment=smoke", *(["model=looped"] if looped else [])])
         for name, own in values["arms"].items():
-            changes = [f"{key}={format_value(v)}" for key, v in own.items()]
-            looped = ["model=looped"] if "model.rounds" in own else []
-            assert run_config("experiment=smoke", *looped, *changes), name
+            composed = composer.values(own)
+            cli.take_output(composed)
+            assert validate(RunConfig, composed), name
 
 
 @pytest.mark.parametrize("given", ["", "format: 2\n"])

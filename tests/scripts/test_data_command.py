@@ -86,7 +86,7 @@ def test_show_draws_a_task_and_saves_pictures(tmp_path):
         (["stats", "data=folder", "data.folders=[nowhere]"], "nowhere: expected a folder"),
         (["stats", "data=arc1", "data.evaluate=most"], "evaluate='most': allowed are evaluation"),
         (["stats", "extra"], "stats: expected key=value, got 'extra'"),
-        (["leaks", "data=latest"], "data=latest: there is no such file in configs/data/"),
+        (["leaks", "data=latest"], "data=latest: there is no such choice"),
     ],
 )
 def test_a_mistake_is_one_line(arguments, message):
