@@ -350,15 +350,15 @@ class Trainer:
             )
 
 
-def compile_blocks(network: Reasoner) -> None:
-    """Have every block of ``network`` compiled at its first call.
+def compile_blocks(network: Reasoner, **options: Any) -> None:
+    """Have every block of ``network`` compiled at its first call, with torch.compile's options.
 
     All visits of all blocks share a few graphs, so compiling takes as long for a loop of twenty
     updates as for one of two. The whole network in one graph would take minutes.
     """
     for stack in network.stacks.values():
         for block in stack:
-            block.compile()
+            block.compile(**options)
 
 
 def check_micro_batch(micro_batch_size: int | None, rank_batch_size: int) -> None:

@@ -81,10 +81,11 @@ def test_written_out_attention_is_within_1e_4_of_pytorchs_kernel(make_network, e
 
 COMPILED = """
 import torch
-from hrm_deeploop.config import HRMConfig, LoopedConfig, TransitionConfig
-from hrm_deeploop.hrm import HRM
-from hrm_deeploop.looped import Looped
+from hrm_deeploop.hrm import HRM, HRMConfig
+from hrm_deeploop.looped import Looped, LoopedConfig
 from hrm_deeploop.scaling import RULES
+from hrm_deeploop.trainer import compile_blocks
+from hrm_deeploop.transitions import TransitionConfig
 
 def build():
     return {model}(
@@ -98,7 +99,8 @@ plain, twin = build(), build()
 inputs = torch.randint(0, 12, (4, 9), generator=torch.Generator().manual_seed(0))
 vectors = torch.randn(4, 16, generator=torch.Generator().manual_seed(1))
 results = []
-for network, forward in ((plain, plain), (twin, torch.compile(twin, fullgraph=True))):
+compile_blocks(twin, fullgraph=True)
+for network, forward in ((plain, plain), (twin, twin)):
     num_noisy = network.num_noisy_updates
     noise = torch.ones(4, num_noisy, 10, 16) if num_noisy else None
     logits = forward(network.initial_state(4), inputs, vectors, None, noise).logits
@@ -124,7 +126,7 @@ torch.testing.assert_close(results[1][1], results[0][1], rtol=1e-3, atol=1e-4)
 def test_a_compiled_network_has_the_same_logits_and_gradients(
     model_config, make_looped, model, gradient, transition
 ):
-    """In one graph: fullgraph refuses a break in the recurrence.
+    """A block is one graph: fullgraph refuses a break in it.
 
     In a process of its own, because dynamo can't trace the type checks that tests add.
     """

@@ -253,14 +253,14 @@ def test_two_processes_do_not_train_in_one_directory(tmp_path):
 
 @pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOLCK])
 def test_a_file_system_without_locks_is_trained_on_with_a_word(
-    number, tmp_path, monkeypatch, capsys
+    number, tmp_path, monkeypatch, caplog
 ):
     def refuse(*_, **__):
         raise OSError(number, "no locks here")
 
     monkeypatch.setattr(FileLock, "acquire", refuse)
     assert lock_run(tmp_path / "run") is None
-    assert "can't be locked" in capsys.readouterr().err
+    assert "can't be locked" in caplog.text
     number = errno.EIO
     with pytest.raises(OSError, match="no locks here"):
         lock_run(tmp_path / "run")
