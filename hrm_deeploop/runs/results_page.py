@@ -1,7 +1,7 @@
 """Fill in the tables of a page from raw rows, which it takes from runs.
 
-python scripts/results.py                        # docs/results.md from docs/results/*.json
-python scripts/results.py runs=runs/results      # first take new rows of these runs
+hrm-deeploop results                        # docs/results.md from docs/results/*.json
+hrm-deeploop results runs=runs/results      # first take new rows of these runs
 
 A table of the page stands between two comments, and names its rows and which tables of them:
 
