@@ -133,7 +133,7 @@ class Session:
         return log_validation(validate_network(predictor, self.data, votes, self.ranks))
 
     def measure_alignment(self) -> dict[str, float]:
-        """kappa of every module, each time on the same examples, as the command alignment has it."""
+        """Measure kappa of every module, each time on the same examples."""
         trainer = self.trainer
         vectors = trainer.puzzle_embedding.lookup(self._probe.puzzle_ids)
         segment = self.config.alignment.segment

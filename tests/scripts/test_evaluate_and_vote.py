@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from eval.ladder import build_ladder
-from eval.predictions import load_predictions
+from eval.predictions import About, load_predictions
 from eval.vote import count_ballots
 from hrm_deeploop.device import Ranks
 from hrm_deeploop.hrm import HRM
@@ -125,12 +125,12 @@ def test_what_was_predicted_before_an_interruption_is_not_predicted_again(
     )
     with monkeypatch.context() as patch:
         patch.setattr(HRM, "segment", counted)
-        assert interrupted.predict("predict") == signal.SIGINT
+        assert interrupted.predict() == signal.SIGINT
     assert num_rows == 110  # 3 batches of 10 rows have run 3 segments, the fourth was in its second
     num_rows = -(10**6)
     with monkeypatch.context() as patch:
         patch.setattr(HRM, "segment", counted)
-        assert evaluation_of(run_dir).predict("predict") is None
+        assert evaluation_of(run_dir).predict() is None
     assert num_rows + 10**6 == 3 * (123 - 30)
     assert not list((run_dir / "eval").rglob("*.parts"))
     predictions = load_predictions(evaluated[0] / "predictions.npz")
@@ -141,10 +141,10 @@ def test_what_was_predicted_before_an_interruption_is_not_predicted_again(
 
 
 def test_other_weights_are_predicted_anew(run_dir, capsys):
-    assert evaluation_of(run_dir, votes=1).predict("predict") is None
+    assert evaluation_of(run_dir, votes=1).predict() is None
     checkpoint = find_checkpoint(run_dir, "last")
     shutil.copy(checkpoint / "model.safetensors", checkpoint / "ema.safetensors")
-    evaluation_of(run_dir, votes=1).predict("predict")
+    evaluation_of(run_dir, votes=1).predict()
     assert "of other weights or choices, predicting anew" in capsys.readouterr().err
 
 
@@ -187,7 +187,7 @@ def test_votes_of_several_files_are_pooled_when_asked_to(evaluated, tmp_path):
     copy, other = tmp_path / "copy.npz", tmp_path / "other.npz"
     predictions = load_predictions(directory / "predictions.npz")
     shutil.copy(directory / "predictions.npz", copy)
-    replace(predictions, about={"facts": {"run": "other"}}).save(other)
+    replace(predictions, about=About(facts={"run": "other"})).save(other)
     twice = f"predictions=[{directory / 'predictions.npz'},{copy}]"
     refused = run("vote", twice, "pool=true", f"out={tmp_path / 'ensemble'}")
     assert "the same predictions are given twice" in refused.stderr.splitlines()[-1]
@@ -271,4 +271,4 @@ def test_signals_and_ranks_lose_and_change_nothing(run_dir, evaluated):
         build_ladder(count_ballots(load_predictions(p)))
         for p in (path, evaluated[0] / "predictions.npz")
     ]
-    assert ladders[0]["all_tests"] == ladders[1]["all_tests"]
+    assert ladders[0].all_tests == ladders[1].all_tests
