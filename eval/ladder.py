@@ -172,7 +172,9 @@ def format_ladders(ladders: Mapping[str, Ladder]) -> str:
     for name, ladder in ladders.items():
         of = f"{name}: " if name else ""
         if ladder.num_pooled > 1:
-            lines.append(f"{of}an ensemble of {ladder.num_pooled} evaluations, votes pooled\n")
+            lines.append(
+                f"{of}an ensemble of {ladder.num_pooled} evaluations, their votes pooled\n"
+            )
         lines += [f"warning: {of}{warning}" for warning in ladder.warnings]
     return "\n".join(lines)
 

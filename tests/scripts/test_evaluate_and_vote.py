@@ -140,12 +140,12 @@ def test_what_was_predicted_before_an_interruption_is_not_predicted_again(
     )
 
 
-def test_other_weights_are_predicted_anew(run_dir, capsys):
+def test_other_weights_are_predicted_anew(run_dir, caplog):
     assert evaluation_of(run_dir, votes=1).predict() is None
     checkpoint = find_checkpoint(run_dir, "last")
     shutil.copy(checkpoint / "model.safetensors", checkpoint / "ema.safetensors")
     evaluation_of(run_dir, votes=1).predict()
-    assert "of other weights or choices, predicting anew" in capsys.readouterr().err
+    assert "of other weights or choices, predicting anew" in caplog.text
 
 
 def test_vote_recomputes_the_ladder_without_the_run(evaluated, tmp_path):
