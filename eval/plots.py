@@ -118,7 +118,9 @@ NORM_PREFIX = "train/grad_norm_"
 OTHER_NORMS = ("embeddings", "heads")  # the rest are the modules'
 
 
-def plot_curves(metrics: Mapping[str, Sequence[Sequence[Mapping[str, float]]]], path: Path) -> None:
+def plot_curves(
+    metrics: Mapping[str, Sequence[Sequence[Mapping[str, float | int]]]], path: Path
+) -> None:
     """Loss, accuracy and gradient norms over steps as a PNG: a color per arm, a line per seed."""
     keys = {k: None for seeds in metrics.values() for rows in seeds for row in rows for k in row}
     modules = [key.removeprefix(NORM_PREFIX) for key in keys if key.startswith(NORM_PREFIX)]
