@@ -114,13 +114,7 @@ class ScalingConfig(StrictConfig):
             raise ValueError(
                 f"{', '.join(unknown)}: rule={name} has {', '.join(known) or 'no options'}"
             )
-        try:
-            options = options_of(name)(**said)
-        except ValidationError as error:
-            problem = error.errors()[0]
-            option = ".".join(map(str, problem["loc"]))
-            raise ValueError(f"{option}={problem['input']}: {problem['msg']}") from error
-        return {"rule": name, **options.model_dump()}
+        return {"rule": name, **fill_in_options(options_of(name), said)}
 
     @property
     def options(self) -> dict[str, Any]:
@@ -131,6 +125,20 @@ class ScalingConfig(StrictConfig):
         """Return the rule with its options, a function of visits alone."""
         rule, options = RULES[self.rule], self.options
         return update_wrapper(partial(rule, **options), rule) if options else rule
+
+
+def fill_in_options(options: type[StrictConfig], said: dict[str, Any]) -> dict[str, Any]:
+    """Return a kind's options with their defaults.
+
+    Raises:
+        ValueError: naming the first value that is not allowed, in one line.
+    """
+    try:
+        return options(**said).model_dump()
+    except ValidationError as error:
+        problem = error.errors()[0]
+        option = ".".join(map(str, problem["loc"]))
+        raise ValueError(f"{option}={problem['input']}: {problem['msg']}") from error
 
 
 def options_of(rule: str) -> type[StrictConfig]:

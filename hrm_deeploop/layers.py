@@ -89,11 +89,11 @@ class Rotation(NamedTuple):
         return self.cos.ndim == 5
 
     def take(self, where: Tensor) -> "Rotation":
-        """That of some rows."""
+        """Return the rotation of the selected rows."""
         return Rotation(self.cos[where], self.sin[where]) if self.is_per_row else self
 
     def join(self, other: "Rotation") -> "Rotation":
-        """That of these rows, then of others with as many tokens."""
+        """Return the rotation of these rows, then of others with as many tokens."""
         if not self.is_per_row:
             return self
         return Rotation(torch.cat((self.cos, other.cos)), torch.cat((self.sin, other.sin)))

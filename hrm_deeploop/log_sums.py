@@ -27,7 +27,7 @@ def norm_names(modules: Sequence[str]) -> list[str]:
 
 
 def gradient_norms(network: Reasoner) -> Float[Tensor, " norms"]:
-    """Of each module and its transition, of token and position embeddings, of the heads."""
+    """Return the norms of modules with their transitions, of embeddings, and of heads."""
     embeddings = [network.embed_tokens.weight]
     if network.embed_positions is not None:
         embeddings.append(network.embed_positions)

@@ -242,7 +242,7 @@ class Reasoner(nn.Module):
         )
 
     def token_logits(self, latent: Latent) -> Float[Tensor, "batch cells vocab"]:
-        """Of the canvas positions."""
+        """Read token logits out at the canvas positions."""
         canvas = latent[:, self.config.num_puzzle_tokens :]
         if self.lm_head is None:
             return F.linear(canvas, self.embed_tokens.weight.to(canvas.dtype))
@@ -293,12 +293,12 @@ class Embedded(NamedTuple):
         return None if self.noise is None else iter(self.noise.unbind(1))
 
     def take(self, where: Tensor) -> "Embedded":
-        """That of some rows, without noise."""
+        """Return what some rows read, without noise."""
         rotation = None if self.rotation is None else self.rotation.take(where)
         return Embedded(self.tokens[where], rotation)
 
     def join(self, other: "Embedded") -> "Embedded":
-        """That of these rows, then of others with as many tokens, without noise."""
+        """Return what these rows read, then others with as many tokens, without noise."""
         rotation = self.rotation
         if rotation is not None and other.rotation is not None:
             rotation = rotation.join(other.rotation)

@@ -1,14 +1,4 @@
-"""Visit alignment kappa of checkpoints, on training batches, and the exponent that it predicts.
-
-hrm-deeploop alignment run=runs/arc1-mini-deeploop-seed0
-hrm-deeploop alignment run=runs/arc1-mini-deeploop-seed0 checkpoint=all
-hrm-deeploop alignment run=[runs/L2,runs/L4,runs/L8]     # gamma over L_cycles, and p*
-hrm-deeploop alignment run=[runs/compare2,runs/compare6] arm=deeploop   # runs of comparisons
-
-kappa = 1: the visits of a shared sublayer are unrelated; kappa = R: all push the same way, equally
-strongly. The cosine between visits' gradients tells the direction apart from the strength. Over
-runs of several depths kappa_L ~ R^gamma, and eq. 20 stays bounded for p >= p* = (1 + gamma) / 4.
-"""
+"""Visit alignment kappa of checkpoints, and the exponent of kappa over depths."""
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path

@@ -1,8 +1,5 @@
 """Fill in the tables of a page from raw rows, which it takes from runs.
 
-hrm-deeploop results                        # docs/results.md from docs/results/*.json
-hrm-deeploop results runs=runs/results      # first take new rows of these runs
-
 A table of the page stands between two comments, and names its rows and which tables of them:
 
     <!-- L2.json: all_tests, training -->

@@ -1,15 +1,4 @@
-"""Train at several exponents p and depths (L_cycles or rounds), and show where that is stable.
-
-hrm-deeploop sweep experiment=mini seeds=[0,1,2]
-hrm-deeploop sweep experiment=mini which=L depths=[2,4,8] optim.lr=4e-3
-hrm-deeploop sweep experiment=mini exponents=[0.25,0.5] depths=[1,2,4,8] seeds=[0,1,2]
-hrm-deeploop sweep experiment=mini model=looped depths=[3]
-
-Per point: the share of seeds that train, and the loss of those that do; per depth the boundary,
-the least exponent from which on all seeds train. With alignment.every also kappa at the end of
-training, its exponent gamma over depths at each p, and p* = (1 + gamma) / 4, where the theory has
-the boundary. Finished cells are read.
-"""
+"""Exponents p and depths: which cells, and where training is stable."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path

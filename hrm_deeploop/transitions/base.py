@@ -32,10 +32,10 @@ from collections.abc import Callable
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from jaxtyping import Float
-from pydantic import ConfigDict, ValidationError, model_serializer, model_validator
+from pydantic import ConfigDict, model_serializer, model_validator
 from torch import Tensor, nn
 
-from hrm_deeploop.config import StrictConfig
+from hrm_deeploop.config import StrictConfig, fill_in_options
 from hrm_deeploop.layers import Latent
 from hrm_deeploop.registry import Registry
 
@@ -148,13 +148,7 @@ class TransitionConfig(StrictConfig):
                 f"{unknown[0]}={said[unknown[0]]}: {given['name']} has "
                 f"{', '.join(known) or 'no options'}"
             )
-        try:
-            options = kind.Options(**said)
-        except ValidationError as error:
-            problem = error.errors()[0]
-            option = ".".join(map(str, problem["loc"]))
-            raise ValueError(f"{option}={problem['input']}: {problem['msg']}") from error
-        return {"name": given["name"], **options.model_dump()}
+        return {"name": given["name"], **fill_in_options(kind.Options, said)}
 
     @property
     def kind(self) -> type[Transition]:
