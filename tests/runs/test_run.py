@@ -11,7 +11,6 @@ import pytest
 import hrm_deeploop as hd
 from arc_data.task import parse_task
 from hrm_deeploop.runs.engines import StoppedError
-from hrm_deeploop.scaling import RULES
 
 ROOT = Path(__file__).parents[2]
 TASK = {"train": [{"input": [[1]], "output": [[2]]}], "test": [{"input": [[3]]}]}
@@ -89,12 +88,11 @@ def test_other_grids_under_a_known_id_are_another_task(run):
 def test_a_rule_of_a_notebook_trains_and_is_compared_in_workers(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
-    @hd.scaling_rule("half_h")
     def half_h(visits):
         return {"H": hd.power_law(visits.N_g, 0.25), "L": hd.power_law(visits.N_g, 0.5)}
 
     half_h.__module__ = "__main__"  # as it is in a notebook
-    RULES.add("half_h", half_h, origin="__main__")
+    hd.scaling_rule("half_h")(half_h)
     mine = hd.train("smoke", scaling="half_h", total_steps=2, run_dir="runs/mine")
     assert mine.config.plugins == ("__main__",)
     assert mine.config.gains["H"][0] == hd.power_law(3, 0.25)

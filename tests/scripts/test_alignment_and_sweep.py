@@ -2,9 +2,6 @@
 
 import json
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
@@ -21,13 +18,8 @@ from hrm_deeploop.runs.sweep import (
     sweep_points,
 )
 from scripts.sweep import main as sweep_main
-
-ROOT = Path(__file__).parents[2]
-
-
-def run(script, *overrides):
-    command = [sys.executable, str(ROOT / "scripts" / f"{script}.py"), *overrides]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300)
+from tests.commands import ROOT
+from tests.commands import in_process as run
 
 
 @pytest.fixture(scope="module")

@@ -1,9 +1,7 @@
 """The commands, as a user runs them, on the smoke experiment."""
 
 import json
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -11,18 +9,8 @@ import torch
 from hrm_deeploop.runs.checkpoint import load_weights
 from hrm_deeploop.runs.metrics import read_metrics
 from scripts import cli
-
-ROOT = Path(__file__).parents[2]
-
-
-def run(script, *overrides, cwd=ROOT):
-    return subprocess.run(
-        [sys.executable, str(ROOT / "scripts" / f"{script}.py"), *overrides],
-        capture_output=True,
-        text=True,
-        cwd=cwd,
-        timeout=300,
-    )
+from tests.commands import in_a_process
+from tests.commands import in_process as run
 
 
 def weights(run_dir, step, stem="ema"):
@@ -33,7 +21,7 @@ def weights(run_dir, step, stem="ema"):
 def trained(tmp_path_factory):
     """A finished smoke run and what its command printed."""
     run_dir = tmp_path_factory.mktemp("runs") / "smoke"
-    result = run("train", "experiment=smoke", f"run_dir={run_dir}", "output=json")
+    result = in_a_process("train", "experiment=smoke", f"run_dir={run_dir}", "output=json")
     assert result.returncode == 0, result.stderr
     return run_dir, result
 

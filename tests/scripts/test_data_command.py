@@ -1,19 +1,16 @@
 """scripts/data.py: validate, leaks, stats, show."""
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.commands import ROOT, in_process
+
 CASES = ROOT / "tests" / "data" / "cases"
 
 
 def data(*arguments):
-    command = [sys.executable, str(ROOT / "scripts" / "data.py"), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300)
+    return in_process("data", *arguments)
 
 
 def test_validate_lists_all_problems_and_exits_with_1():

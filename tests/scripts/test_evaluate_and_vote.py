@@ -6,9 +6,7 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,22 +20,10 @@ from hrm_deeploop.hrm import HRM
 from hrm_deeploop.runs.config import load_config
 from hrm_deeploop.runs.directory import find_checkpoint
 from hrm_deeploop.runs.evaluation import Choices, Evaluation
+from tests.commands import in_a_process, start_of
+from tests.commands import in_process as run
 
-ROOT = Path(__file__).parents[2]
 PERCENT = re.compile(r"(\d+)%\|")
-
-
-def command(script, *overrides, ranks=None):
-    start = [sys.executable]
-    if ranks is not None:
-        start += ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
-    return [*start, str(ROOT / "scripts" / f"{script}.py"), *overrides]
-
-
-def run(script, *overrides, ranks=None):
-    return subprocess.run(
-        command(script, *overrides, ranks=ranks), capture_output=True, text=True, timeout=300
-    )
 
 
 @pytest.fixture(scope="module")
@@ -217,9 +203,7 @@ def test_votes_of_several_files_are_pooled_when_asked_to(evaluated, tmp_path):
     ],
 )
 def test_a_mistake_of_vote_is_one_line(overrides, message, tmp_path):
-    result = subprocess.run(
-        command("vote", *overrides), capture_output=True, text=True, timeout=300, cwd=tmp_path
-    )
+    result = run("vote", *overrides, cwd=tmp_path)
     assert result.returncode == 2
     assert message in result.stderr.splitlines()[-1]
     assert "Traceback" not in result.stderr
@@ -258,13 +242,13 @@ def test_signals_and_ranks_lose_and_change_nothing(run_dir, evaluated):
     """SIGINT, then kill -9, then two ranks that finish: the answers of one process."""
     path = run_dir / "eval" / "step_00000020-segments1-2" / "predictions.npz"
     arguments = [f"run={run_dir}", "segments=[1,2]"]
-    slowly = command("evaluate", *arguments, "batch_size=1")
+    slowly = start_of("evaluate", *arguments, "batch_size=1")
     assert stop(slowly, signal.SIGINT, 10) == 130
     num_parts = len(list(path.parent.rglob("rank*.npz")))
     assert num_parts >= 1
     assert stop(slowly, signal.SIGKILL, 30) == -signal.SIGKILL
     assert len(list(path.parent.rglob("rank*.npz"))) >= num_parts
-    result = run("evaluate", *arguments, ranks=2)
+    result = in_a_process("evaluate", *arguments, ranks=2)
     assert result.returncode == 0, result.stderr
     assert_same_answers(path, evaluated[0] / "predictions.npz")
     ladders = [

@@ -1,9 +1,6 @@
 """A checkpoint of the released HRM code is evaluated, whatever the order of its rows."""
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,8 +9,8 @@ from safetensors.torch import load_file
 
 from eval.predictions import load_predictions
 from hrm_deeploop.runs.checkpoint import load_weights
+from tests.commands import in_process as run
 
-ROOT = Path(__file__).parents[2]
 TABLE = "model.inner.puzzle_emb.weights"
 NAMES = [
     *("<blank>", "25ff71a9_t6_0213456789", "0d3d703e", "0d3d703e_t3_0123456789"),
@@ -21,11 +18,6 @@ NAMES = [
     *("25ff71a9_t1_0123456789", "0d3d703e_t0_0132456789"),
 ]
 DATA = ["data=arc1-mini", "data.tasks=[0d3d703e,25ff71a9,3c9b0459]", "data.num_aug=3"]
-
-
-def run(script, *overrides):
-    command = [sys.executable, str(ROOT / "scripts" / f"{script}.py"), *overrides]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300)
 
 
 @pytest.fixture

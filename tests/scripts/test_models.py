@@ -1,21 +1,12 @@
 """Every model and transition, trained and evaluated from the command line."""
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 from hrm_deeploop.runs.metrics import read_metrics
 from hrm_deeploop.transitions import TRANSITIONS
-
-ROOT = Path(__file__).parents[2]
-
-
-def run(script, *overrides):
-    command = [sys.executable, str(ROOT / "scripts" / f"{script}.py"), *overrides]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300)
+from tests.commands import in_process as run
 
 
 def test_a_looped_model_goes_through_training_evaluation_alignment_and_a_sweep(tmp_path):

@@ -2,22 +2,16 @@
 
 import json
 import shutil
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.commands import ROOT
+from tests.commands import in_process as run
+
 TINY = [
     *("experiment=smoke", "data.canvas=4", "data.tasks=null", "data.evaluate=all"),
     *("total_steps=2", "checkpoint_every=null"),
 ]
-
-
-def run(script, *overrides):
-    command = [sys.executable, str(ROOT / "scripts" / f"{script}.py"), *overrides]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300)
 
 
 @pytest.fixture(scope="module")

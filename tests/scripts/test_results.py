@@ -1,8 +1,6 @@
 """The tables of a page are what its raw rows give."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -10,8 +8,8 @@ import pytest
 from eval.comparison import Comparison
 from hrm_deeploop.runs.results_page import PLACE, _read_rows, fill_page, format_rows
 from hrm_deeploop.runs.sweep import Sweep
+from tests.commands import ROOT, in_process
 
-ROOT = Path(__file__).parents[2]
 SWEEP = {
     "format": 1,
     "which": "L",
@@ -37,11 +35,8 @@ ROWS = Sweep.from_json(json.dumps(SWEEP), "s.json")
 PAGE = "above\n<!-- s.json: share trained, train loss -->\nold\n<!-- end -->\nbelow\n"
 
 
-def run(*overrides):
-    script = str(ROOT / "scripts" / "results.py")
-    return subprocess.run(
-        [sys.executable, script, *overrides], capture_output=True, text=True, timeout=120
-    )
+def run(*overrides, cwd=ROOT):
+    return in_process("results", *overrides, cwd=cwd)
 
 
 def test_tables_of_the_rows_stand_in_their_place():
@@ -61,16 +56,16 @@ def test_rows_are_written_a_line_each_and_read_back():
 
 
 @pytest.mark.parametrize("as_relative", [True, False])
-def test_rows_are_taken_from_runs_without_their_place(as_relative, tmp_path, monkeypatch):
+def test_rows_are_taken_from_runs_without_their_place(as_relative, tmp_path):
     runs, page = tmp_path / "runs", tmp_path / "page.md"
     (runs / "s").mkdir(parents=True)
-    monkeypatch.chdir(tmp_path)  # of two runs, one was started by its whole path
+    # of two runs, one was started by its whole path
     rows = {**SWEEP, "depth_key": f"{runs}/s/p0.5", "revisited": "runs/s/p0"}
     (runs / "s" / "sweep.json").write_text(json.dumps(rows))
     (runs / "s" / "sweep.png").write_bytes(b"picture")
     page.write_text(PAGE + "![where](rows/s-sweep.png)\n")
     options = [f"page={page}", f"rows={tmp_path / 'rows'}"]
-    result = run(*options, f"runs={'runs' if as_relative else runs}")
+    result = run(*options, f"runs={'runs' if as_relative else runs}", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     assert json.loads((tmp_path / "rows" / "s.json").read_text()) == {
         **rows,
@@ -79,7 +74,7 @@ def test_rows_are_taken_from_runs_without_their_place(as_relative, tmp_path, mon
     }
     assert (tmp_path / "rows" / "s-sweep.png").read_bytes() == b"picture"
     assert "| s/p0.5 2 | 0.50 | 1.00 |" in page.read_text()
-    again = run(*options)
+    again = run(*options, cwd=tmp_path)
     assert "as it was" in again.stdout
 
 

@@ -9,7 +9,6 @@ import os
 import resource
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -21,39 +20,27 @@ from filelock import FileLock
 from hrm_deeploop.runs.checkpoint import list_checkpoints, load_weights
 from hrm_deeploop.runs.directory import lock_run
 from hrm_deeploop.runs.metrics import read_metrics
+from tests.commands import in_a_process, in_process, start_of
 
-ROOT = Path(__file__).parents[2]
-TRAIN = str(ROOT / "scripts" / "train.py")
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
-
-
-def command(run_dir, *overrides, ranks=None):
-    launcher = []
-    if ranks is not None:
-        launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
-    return [sys.executable, *launcher, TRAIN, "experiment=smoke", f"run_dir={run_dir}", *overrides]
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 
 
-def run(run_dir, *overrides, ranks=None, **options):
-    return subprocess.run(
-        command(run_dir, *overrides, ranks=ranks),
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env=ENVIRONMENT,
-        **options,
-    )
+def run(run_dir, *overrides, ranks=None):
+    own = ("experiment=smoke", f"run_dir={run_dir}", *overrides)
+    if ranks is None:
+        return in_process("train", *own)
+    return in_a_process("train", *own, ranks=ranks, variables=ONE_THREAD)
 
 
 def start(run_dir, *overrides, ranks=None):
     log = run_dir.with_name(run_dir.name + ".stderr")
     with log.open("w") as file:
         return subprocess.Popen(
-            command(run_dir, *overrides, ranks=ranks),
+            start_of("train", "experiment=smoke", f"run_dir={run_dir}", *overrides, ranks=ranks),
             stdout=subprocess.DEVNULL,
             stderr=file,
             text=True,
-            env=ENVIRONMENT,
+            env={**os.environ, **ONE_THREAD},
         )
 
 
@@ -148,7 +135,10 @@ def test_a_disk_that_is_full_leaves_the_last_checkpoint_and_says_so(tmp_path):
     def limit():
         resource.setrlimit(resource.RLIMIT_FSIZE, (too_small, too_small))
 
-    result = run(tmp_path, "resume=auto", preexec_fn=limit)
+    result = subprocess.run(
+        start_of("train", "experiment=smoke", f"run_dir={tmp_path}", "resume=auto"),
+        **dict(capture_output=True, text=True, timeout=300, preexec_fn=limit),
+    )
     assert result.returncode == 2
     assert "could not be written" in result.stderr.splitlines()[-1]
     assert "earlier ones are intact" in result.stderr.splitlines()[-1]
@@ -219,12 +209,8 @@ def test_changed_data_is_refused_by_id_and_opted_into(tmp_path):
     last = result.stderr.splitlines()[-1]
     assert "1 of 2 are missing from the data (a)" in last
     assert "1 of 2 are in the data only (c)" in last
-    evaluate = [sys.executable, str(ROOT / "scripts" / "evaluate.py"), f"run={run_dir}"]
-    refused = subprocess.run(evaluate, capture_output=True, text=True, timeout=300)
-    assert refused.returncode == 2
-    accepted = subprocess.run(
-        [*evaluate, "new_puzzles=init"], capture_output=True, text=True, timeout=300
-    )
+    assert in_process("evaluate", f"run={run_dir}").returncode == 2
+    accepted = in_process("evaluate", f"run={run_dir}", "new_puzzles=init")
     assert accepted.returncode == 0, accepted.stderr
     assert "4 of 8 puzzles have a row among the 8" in accepted.stderr
     write("a", "b", color=5)
@@ -275,8 +261,7 @@ def test_validation_chooses_the_best_checkpoint_on_demonstrations(tmp_path):
     assert all(0 <= row["eval/arc_prize_at_2"] <= 1 for row in rows)
     best = max(rows, key=lambda row: row["eval/arc_prize_at_2"])["step"]
     assert set(list_checkpoints(tmp_path / "checkpoints")) == {best, 20}
-    evaluate = [sys.executable, str(ROOT / "scripts" / "evaluate.py"), f"run={tmp_path}"]
-    chosen = subprocess.run([*evaluate, "checkpoint=best"], capture_output=True, timeout=300)
+    chosen = in_process("evaluate", f"run={tmp_path}", "checkpoint=best")
     assert chosen.returncode == 0
     assert (tmp_path / "eval" / f"step_{best:08d}" / "ladder.json").is_file()
     refused = run(tmp_path / "other", "eval_interval=6")
