@@ -43,6 +43,10 @@ class Record(BaseModel):
         """Write the file."""
         write_atomically(path, self.to_json())
 
+    def __str__(self) -> str:
+        """Return what ``repr`` does; pydantic's own text lists every field."""
+        return repr(self)
+
     @classmethod
     def from_json(cls: type[Own], text: str, where: str) -> Own:
         """Read the content of a file.

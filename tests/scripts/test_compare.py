@@ -1,12 +1,8 @@
 """Comparisons: arms, seeds and a grid, shared by processes, continued, and told honestly."""
 
 import json
-import os
 import re
 import shutil
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
@@ -22,18 +18,13 @@ from hrm_deeploop.runs.comparison import (
 from hrm_deeploop.runs.compose import Composer
 from hrm_deeploop.runs.costs import run_costs
 from scripts.compare import main as compare_main
+from tests.commands import in_a_process, in_process
 
-ROOT = Path(__file__).parents[2]
-
-
-def command(*overrides):
-    script = str(ROOT / "scripts" / "compare.py")
-    own = ["experiment=smoke", "total_steps=4", "workers=1"]
-    return [sys.executable, script, *own, *overrides]
+OWN = ("experiment=smoke", "total_steps=4", "workers=1")
 
 
 def run(*overrides):
-    return subprocess.run(command(*overrides), capture_output=True, text=True, timeout=300)
+    return in_process("compare", *OWN, *overrides)
 
 
 @pytest.fixture(scope="module")
@@ -98,11 +89,8 @@ def test_finished_cells_are_read_and_not_run_again(compared):
 def test_cells_side_by_side_have_the_numbers_of_cells_one_by_one(compared, tmp_path):
     _, options, printed = compared
     own = [option for option in options if not option.startswith("run_dir=")]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}  # as every worker has
-    result = subprocess.run(
-        command(*own, f"run_dir={tmp_path / 'cmp'}", "workers=2"),
-        **dict(capture_output=True, text=True, timeout=300, env=environment),
-    )
+    here = (*OWN, *own, f"run_dir={tmp_path / 'cmp'}", "workers=2")
+    result = in_a_process("compare", *here, variables={"OMP_NUM_THREADS": "1"})
     assert result.returncode == 0, result.stderr
     for name, arm in printed["arms"].items():
         found = json.loads(result.stdout)["arms"][name]
@@ -133,12 +121,8 @@ def test_a_sweep_of_nothing_evaluated_ends_with_what_was_validated(tmp_path):
     result = run(f"run_dir={tmp_path}", *options)
     assert result.returncode == 2  # no test pairs to compare
     assert "no task is evaluated with data.evaluate=none" in result.stderr.splitlines()[-1]
-    script = str(ROOT / "scripts" / "sweep.py")
-    own = ["experiment=smoke", "total_steps=4", "exponents=[0.5]", "workers=1", *options[:2]]
-    swept = subprocess.run(
-        [sys.executable, script, *own, f"run_dir={tmp_path / 'sweep'}", "output=json"],
-        **dict(capture_output=True, text=True, timeout=300),
-    )
+    own = [*OWN, "exponents=[0.5]", *options[:2], f"run_dir={tmp_path / 'sweep'}", "output=json"]
+    swept = in_process("sweep", *own)
     assert swept.returncode == 0, swept.stderr
     (row,) = json.loads(swept.stdout)["rows"]
     assert row["num_seeds"] == 1
@@ -247,6 +231,15 @@ def test_a_row_of_differences_names_both_arms_where_baselines_differ(compared):
     pairs = {"vanilla": "deeploop", "deeploop": "vanilla"}
     tables = comparison.model_copy(update={"arms": both, "baselines": pairs}).tables()
     assert list(tables["all_tests difference"].rows) == ["vanilla - deeploop", "deeploop - vanilla"]
+
+
+def test_another_comparison_is_stated_in_a_line_beside_this_one(tmp_path):
+    other = ROOT / "docs" / "results" / "demo.json"
+    options = ["arms=[deeploop]", "total_steps=1", f"run_dir={tmp_path}", f"beside={other}"]
+    printed = run(*options).stdout.splitlines()
+    (line,) = [line for line in printed if line.startswith("beside, from")]
+    assert line == f"beside, from {other}: {Comparison.load(other)!r}"
+    assert len(line) < 300
 
 
 def test_other_attempts_count_a_finished_cell_anew_and_train_nothing(compared, tmp_path):
