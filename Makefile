@@ -6,7 +6,7 @@ TORCH ?=
 TORCH_OPTIONS = $(if $(filter cpu,$(TORCH)),--index-url https://download.pytorch.org/whl/cpu,$(TORCH))
 BIN = .venv/bin
 
-.PHONY: setup demo demo-rates test test-slow test-wheel check bench bench-data bench-eval results results-page clean
+.PHONY: setup demo demo-rates quickstart test test-slow test-wheel check bench bench-data bench-eval results results-page clean
 
 setup: .venv/ready
 
@@ -24,6 +24,11 @@ demo: setup
 demo-rates: setup
 	$(BIN)/hrm-deeploop compare experiment=demo arms=[vanilla_rates] run_dir=runs/demo-rates
 	cp runs/demo-rates/comparison.json docs/results/demo.json
+
+# The README's notebook on the demo's experiment, with its output; needs the demo's runs.
+quickstart: setup
+	test -d runs/demo/deeploop/seed0 || $(MAKE) demo
+	cd docs && ../$(BIN)/python -c 'import nbclient, nbformat as f; nb = f.read("quickstart.ipynb", 4); nbclient.NotebookClient(nb, coalesce_streams=True).execute(); f.write(nb, "quickstart.ipynb")'
 
 # A process per core, each with one thread.
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --dist loadfile

@@ -1,5 +1,6 @@
 """The notebook of the README, run as it is written, on a shrunken experiment."""
 
+import json
 import re
 import shutil
 from pathlib import Path
@@ -60,3 +61,15 @@ def test_the_readme_has_these_calls():
     for call in CALLS:
         assert call in NOTEBOOK
         assert call in block
+
+
+def test_the_executed_notebook_has_these_calls_and_their_output():
+    cells = json.loads((ROOT / "docs" / "quickstart.ipynb").read_text())["cells"]
+    code = {
+        "".join(cell["source"]): cell["outputs"] for cell in cells if cell["cell_type"] == "code"
+    }
+    for call in CALLS:
+        assert any(call in source for source in code), call
+    for source, outputs in code.items():
+        assert not [found for found in outputs if found["output_type"] == "error"], source
+        assert outputs or source.startswith("@hd.scaling_rule"), source

@@ -18,7 +18,7 @@ from hrm_deeploop.runs.comparison import (
 from hrm_deeploop.runs.compose import Composer
 from hrm_deeploop.runs.costs import run_costs
 from scripts.compare import main as compare_main
-from tests.commands import in_a_process, in_process
+from tests.commands import ROOT, in_a_process, in_process
 
 OWN = ("experiment=smoke", "total_steps=4", "workers=1")
 
