@@ -235,7 +235,7 @@ def test_a_row_of_differences_names_both_arms_where_baselines_differ(compared):
 
 def test_another_comparison_is_stated_in_a_line_beside_this_one(tmp_path):
     other = ROOT / "docs" / "results" / "demo.json"
-    options = ["arms=[deeploop]", "total_steps=1", f"run_dir={tmp_path}", f"beside={other}"]
+    options = ["total_steps=1", f"run_dir={tmp_path}", f"beside={other}"]
     printed = run(*options).stdout.splitlines()
     (line,) = [line for line in printed if line.startswith("beside, from")]
     assert line == f"beside, from {other}: {Comparison.load(other)!r}"
