@@ -105,6 +105,8 @@ def near_names(name: str, known: Iterable[str]) -> str:
 def load_plugins(modules: Iterable[str]) -> None:
     """Import the user's modules, which register their kinds; the working directory is searched too.
 
+    It stays on the path: workers, which search where this process does, find the modules as well.
+
     Raises:
         ValueError: naming the module that can't be imported, and why.
     """
@@ -112,13 +114,12 @@ def load_plugins(modules: Iterable[str]) -> None:
         if name == NOTEBOOK or name in sys.modules:
             continue
         place = str(Path.cwd())
-        sys.path.insert(0, place)
+        if place not in sys.path:
+            sys.path.append(place)
         try:
             importlib.import_module(name)
         except ImportError as error:
             raise ValueError(f"plugins=[{name}]: can't be imported ({error})") from error
-        finally:
-            sys.path.remove(place)
 
 
 Kinds = dict[str, dict[str, Any]]
