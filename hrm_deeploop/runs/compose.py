@@ -4,7 +4,7 @@ import copy
 import difflib
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ CONFIG_DIR = next(
 # Overrides whose list elements are task ids.
 ID_LIST = re.compile(r"(?P<key>tasks|data\.tasks|data\.evaluate)=\[(?P<ids>.+)\]")
 Composed = Any  # a DictConfig: its own annotations offend whoever checks types at run time
+MISSING = "???"  # what stands in a file for a value that has to be given
 LIST_ELEMENT = re.compile(r"""\s*'[^']*'|\s*"[^"]*"|[^,]+""")
 
 
@@ -59,7 +60,7 @@ class Composer:
         self.name = name
         self.overrides = [_quote_value(_quote_ids(override)) for override in overrides]
         self.changes = flatten_groups(changes or {})
-        self._composed: dict[tuple[str, ...], Composed] = {}
+        self._composed: dict[tuple[str, ...], dict[str, Any]] = {}
 
     def values(self, changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Return the values under the overrides and ``changes``, as plain containers.
@@ -76,31 +77,55 @@ class Composer:
         }
         nodes = {key: _plain_node(key, choice) for key, choice in groups.items()}
         files = [f"{key}={choice}" for key, choice in groups.items() if nodes[key] is None]
-        config = copy.deepcopy(self._compose(tuple(files)))
-        OmegaConf.set_struct(config, False)  # a transition's name may give way to its options
-        for key, node in nodes.items():
-            if node is not None:
-                OmegaConf.update(config, key, node, merge=False)
-        defaults = OmegaConf.to_container(config)
+        values = copy.deepcopy(self._compose(tuple(files)))
+        values |= {key: node for key, node in nodes.items() if node is not None}
+        defaults = copy.deepcopy(values)
         for key, value in changes.items():
             if key not in groups:
                 _check_key(key, defaults, f"{key}={format_value(value)}")
-                OmegaConf.update(config, key, value, merge=False)
-        missing = sorted(OmegaConf.missing_keys(config))
+                level = values
+                *path, name = key.split(".")
+                for part in path:
+                    level = level[part]
+                level[name] = copy.deepcopy(value)
+        strings = list(_strings(values))
+        missing = sorted(key for key, text in strings if text == MISSING)
         if missing:
             raise ValueError(f"{missing[0]}: a value is required, {missing[0]}=...")
-        try:
-            values = OmegaConf.to_container(config, resolve=True)
-        except OmegaConfBaseException as error:
-            raise ValueError(str(error).split("\n", maxsplit=1)[0]) from error
-        assert isinstance(values, dict)
-        return {str(key): value for key, value in values.items()}
+        return _resolve(values) if any("${" in text for _, text in strings) else values
 
-    def _compose(self, files: tuple[str, ...]) -> Composed:
+    def _compose(self, files: tuple[str, ...]) -> dict[str, Any]:
         """Compose under the overrides and the files that changes choose, once for each choice."""
         if files not in self._composed:
-            self._composed[files] = _compose(self.name, [*self.overrides, *files])
+            self._composed[files] = _plain(_compose(self.name, [*self.overrides, *files]))
         return self._composed[files]
+
+
+def _plain(config: Composed, *, resolve: bool = False) -> dict[str, Any]:
+    values = OmegaConf.to_container(config, resolve=resolve)
+    assert isinstance(values, dict)
+    return {str(key): value for key, value in values.items()}
+
+
+def _resolve(values: dict[str, Any]) -> dict[str, Any]:
+    """Fill in what refers to other keys.
+
+    Raises:
+        ValueError: one line that names what can't be found.
+    """
+    try:
+        return _plain(OmegaConf.create(values), resolve=True)
+    except OmegaConfBaseException as error:
+        raise ValueError(str(error).split("\n", maxsplit=1)[0]) from error
+
+
+def _strings(values: Any, key: str = "") -> Iterator[tuple[str, str]]:
+    """List the strings of plain containers with their dotted keys."""
+    if isinstance(values, str):
+        yield key, values
+    elif isinstance(values, dict | list):
+        for name, entry in values.items() if isinstance(values, dict) else enumerate(values):
+            yield from _strings(entry, f"{key}.{name}" if key else str(name))
 
 
 def _compose(name: str, overrides: list[str]) -> Composed:
