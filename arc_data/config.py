@@ -1,5 +1,6 @@
 """Which tasks, how they are laid out and how often they are augmented: frozen and strict."""
 
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -38,11 +39,24 @@ class DataConfig(BaseModel):
     # validation, so that nothing has to be chosen on test pairs.
     validation: float = Field(ge=0, lt=1)
     leaks: LeakPolicy
+    # Refuse the data if one of its tasks can't be used, in place of leaving the task out.
+    strict: bool = False
     canvas: int = Field(ge=1, le=MAX_SIDE)
     num_aug: int = Field(ge=0, le=10**6)  # augmentations beside the identity, as in HRM
     seed: int = Field(
         ge=0, lt=2**63
     )  # of augmentations and shares; the order of examples has the run's
+
+    @field_validator("folders", "extra_folders")
+    @classmethod
+    def _folders_are_absolute(cls, folders: tuple[str, ...]) -> tuple[str, ...]:
+        """A run may be continued and evaluated from any working directory."""
+        return tuple(str(Path(folder).absolute()) for folder in folders)
+
+    @field_validator("challenges", "solutions")
+    @classmethod
+    def _files_are_absolute(cls, file: str | None) -> str | None:
+        return None if file is None else str(Path(file).absolute())
 
     @field_validator("evaluate", mode="before")
     @classmethod

@@ -4,12 +4,17 @@ Reading does not stop at the first problem: :class:`~arc_data.task.InvalidDataEr
 """
 
 import json
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from arc_data.grid import grid_problems, shown
+from arc_data.grid import GRID_TOO_LARGE, MAX_SIDE, grid_problems, shown
 from arc_data.task import InvalidDataError, Split, Task, parse_task, task_problems
+
+INVALID = "not a valid task"
+LARGER_THAN_ARC = f"larger than {MAX_SIDE} x {MAX_SIDE}"
+REPEATED = "an id that an earlier task has"
 
 
 def read_json(path: Path) -> Any:
@@ -50,41 +55,118 @@ def _kind(path: Path) -> str:
     return "something that is no regular file" if path.exists() else "nothing there"
 
 
-def read_folder(folder: Path) -> list[Task]:
-    """Every ``*.json`` under ``folder``, at any depth; the id of a task is its file's stem.
+class LeftOut(NamedTuple):
+    """A task that can't be used: why, and every problem, one line each."""
 
-    A folder named ``training`` or ``evaluation`` on the way says which split a task is of (training
-    if none does). Hidden files are passed over.
+    task_id: str
+    reason: str
+    split: Split
+    problems: tuple[str, ...]
+
+
+class Found(NamedTuple):
+    """The tasks of a folder or file, and those of it that can't be used."""
+
+    tasks: list[Task]
+    left_out: list[LeftOut]
+
+    def strictly(self) -> list[Task]:
+        """Return the tasks.
+
+        Raises:
+            InvalidDataError: with every problem, if one can't be used.
+        """
+        if self.left_out:
+            raise InvalidDataError(line for entry in self.left_out for line in entry.problems)
+        return self.tasks
+
+
+def read_folder(folder: Path) -> list[Task]:
+    """Read every task of a folder; see :func:`find_tasks`.
 
     Raises:
         InvalidDataError: with every problem of every file, ids that occur twice included.
     """
+    return find_tasks(folder).strictly()
+
+
+def find_tasks(folder: Path) -> Found:
+    """Find every ``*.json`` under ``folder``, at any depth; a task's id is its file's stem.
+
+    A folder named ``training`` or ``evaluation`` on the way says which split a task is of (training
+    if none does). Links to folders are followed, hidden files are passed over. Of two files with
+    one id the first counts, by path.
+
+    Raises:
+        InvalidDataError: if there is no such folder, a folder in it can't be read, or no task in it
+            can be used.
+    """
     if not folder.is_dir():
         raise InvalidDataError([f"{folder}: expected a folder of task files"])
-    paths = sorted(
-        path
-        for path in folder.rglob("*")
-        if path.suffix.lower() == ".json"
-        and not any(part.startswith(".") for part in path.relative_to(folder).parts)
-    )
+    paths = sorted(_task_files(folder))
     if not paths:
         raise InvalidDataError([f"{folder}: expected at least one .json file"])
-    tasks, problems, seen = [], [], {}
+    found, seen = Found([], []), {}
     for path in paths:
-        first = seen.setdefault(path.stem, path)
+        split, first = _split_of(folder, path), seen.setdefault(path.stem, path)
         if first != path:
-            problems.append(f"{path}: expected an id of its own, {first} has the same")
-        try:
-            tasks.append(_read_task_file(path, _split_of(folder, path)))
-        except InvalidDataError as error:
-            problems.extend(error.problems)
-    if problems:
-        raise InvalidDataError(problems)
-    return tasks
+            problem = f"{path}: expected an id of its own, {first} has the same"
+            found.left_out.append(LeftOut(path.stem, REPEATED, split, (problem,)))
+            continue
+        _add(found, path.stem, split, lambda path=path, split=split: _read_task_file(path, split))
+    return _usable(found)
+
+
+def _task_files(folder: Path) -> Iterator[Path]:
+    """Every file that names a task, under ``folder`` and where links in it lead, each folder once.
+
+    Raises:
+        InvalidDataError: if a folder can't be read.
+    """
+
+    def refuse(error: OSError) -> None:
+        raise InvalidDataError([f"{error.filename}: can't be read ({error.strerror})"]) from error
+
+    seen: set[str] = set()
+    for place, folders, names in os.walk(folder, onerror=refuse, followlinks=True):
+        real = os.path.realpath(place)
+        if real in seen:  # a link to a folder that it is in
+            folders.clear()
+            continue
+        seen.add(real)
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in (*names, *(name for name in folders if Path(name).suffix.lower() == ".json")):
+            if Path(name).suffix.lower() == ".json" and not name.startswith("."):
+                yield Path(place) / name
+
+
+def _add(found: Found, task_id: str, split: Split, read: Callable[[], Task]) -> None:
+    """Read a task, or list it with the reason why it can't be used."""
+    try:
+        found.tasks.append(read())
+    except InvalidDataError as error:
+        too_large = all(GRID_TOO_LARGE in problem for problem in error.problems)
+        reason = LARGER_THAN_ARC if too_large else INVALID
+        found.left_out.append(LeftOut(task_id, reason, split, error.problems))
+
+
+def _usable(found: Found) -> Found:
+    """Return what was found, if there is a task in it.
+
+    Raises:
+        InvalidDataError: with every problem, if there is none.
+    """
+    if not found.tasks:
+        found.strictly()
+    return found
 
 
 def _read_task_file(path: Path, split: Split) -> Task:
-    return parse_task(path.stem, read_json(path), str(path), split)
+    """Read a task; a list of pairs, as re-arc's files are, demonstrates with all but the last."""
+    value = read_json(path)
+    if isinstance(value, list) and len(value) > 1:
+        value = {"train": value[:-1], "test": value[-1:]}
+    return parse_task(path.stem, value, str(path), split)
 
 
 def _split_of(folder: Path, path: Path) -> Split:
@@ -95,42 +177,54 @@ def _split_of(folder: Path, path: Path) -> Split:
 
 
 def read_kaggle(challenges: Path, solutions: Path | None) -> list[Task]:
-    """The tasks of a ``*_challenges.json``, with the outputs of its ``*_solutions.json`` if given.
+    """Read every task of Kaggle's files; see :func:`find_kaggle`.
 
     Raises:
         InvalidDataError: with every problem of both files, and where they do not fit together.
     """
-    tasks = _read_object(challenges, "task ids", task_problems)
+    return find_kaggle(challenges, solutions).strictly()
+
+
+def find_kaggle(challenges: Path, solutions: Path | None) -> Found:
+    """Find the tasks of a ``*_challenges.json``, with the outputs of its ``*_solutions.json``.
+
+    Raises:
+        InvalidDataError: if a file is none, they do not fit together, or no task can be used.
+    """
+    values = _read_object(challenges)
     outputs = {}
     if solutions is not None:
-        outputs = _read_object(solutions, "task ids", _solution_problems)
-        problems = list(_mismatches(tasks, outputs, challenges, solutions))
+        outputs = _read_object(solutions)
+        problems = [
+            problem
+            for task_id, entry in outputs.items()
+            for problem in _solution_problems(entry, f"{solutions}, task {shown(task_id)}")
+        ]
+        problems = problems or list(_mismatches(values, outputs, challenges, solutions))
         if problems:
             raise InvalidDataError(problems)
-    for task_id, grids in outputs.items():
-        for entry, grid in zip(tasks[task_id]["test"], grids, strict=True):
-            entry["output"] = grid
-    return [
-        parse_task(task_id, value, f"{challenges}, task {shown(task_id)}", "evaluation")
-        for task_id, value in sorted(tasks.items())
-    ]
+    found = Found([], [])
+    for task_id, value in sorted(values.items()):
+        where = f"{challenges}, task {shown(task_id)}"
+
+        def read(task_id: str = task_id, value: Any = value, where: str = where) -> Task:
+            problems = list(task_problems(value, where))
+            if problems:
+                raise InvalidDataError(problems)
+            for entry, grid in zip(value["test"], outputs.get(task_id, ()), strict=False):
+                entry["output"] = grid
+            return parse_task(task_id, value, where, "evaluation")
+
+        _add(found, task_id, "evaluation", read)
+    return _usable(found)
 
 
-def _read_object(
-    path: Path, keys: str, problems_of: Callable[[Any, str], Iterator[str]]
-) -> dict[str, Any]:
+def _read_object(path: Path) -> dict[str, Any]:
     value = read_json(path)
     if not isinstance(value, dict) or not value:
         raise InvalidDataError(
-            [f"{path}: expected an object with {keys} as keys, got {shown(value)}"]
+            [f"{path}: expected an object with task ids as keys, got {shown(value)}"]
         )
-    problems = [
-        problem
-        for task_id, entry in value.items()
-        for problem in problems_of(entry, f"{path}, task {shown(task_id)}")
-    ]
-    if problems:
-        raise InvalidDataError(problems)
     return value
 
 
@@ -145,12 +239,16 @@ def _solution_problems(value: Any, where: str) -> Iterator[str]:
 def _mismatches(
     tasks: dict[str, Any], outputs: dict[str, Any], challenges: Path, solutions: Path
 ) -> Iterator[str]:
+    known = set(tasks)
+    tasks = {id_: value for id_, value in tasks.items() if not any(task_problems(value, ""))}
     for task_id in tasks:
         if task_id not in outputs:
             yield f"{solutions}: expected task {shown(task_id)} of {challenges.name}, got none"
     for task_id, grids in outputs.items():
-        if task_id not in tasks:
+        if task_id not in known:
             yield f"{solutions}, task {shown(task_id)}: expected a task of {challenges.name}"
+        elif task_id not in tasks:
+            continue  # its challenge can't be used
         elif len(grids) != len(tasks[task_id]["test"]):
             yield (
                 f"{solutions}, task {shown(task_id)}: expected {len(tasks[task_id]['test'])} "

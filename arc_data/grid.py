@@ -13,13 +13,22 @@ Grid = UInt8[np.ndarray, "_ _"]  # (height, width)
 
 NUM_COLORS = 10
 MAX_SIDE = 30
+GRID_TOO_LARGE = "got a grid that is too large"
 
 
 def grid_problems(value: Any, where: str) -> Iterator[str]:
     """Everything that keeps the value of a JSON file from being a grid, one line each.
 
-    A line names ``where``, the row and column (from 0) and what was expected.
+    A line names ``where``, the row and column (from 0) and what was expected. A grid that is only
+    too large is one line, which has ``GRID_TOO_LARGE`` in it.
     """
+    height, width = _sides(value)
+    if max(height, width) > MAX_SIDE:
+        yield (
+            f"{where}: expected 1 to {MAX_SIDE} rows and columns, {GRID_TOO_LARGE}: {height} x "
+            f"{width}"
+        )
+        return
     if not isinstance(value, list) or not 1 <= len(value) <= MAX_SIDE:
         yield f"{where}: expected a list of 1 to {MAX_SIDE} rows, got {shown(value)}"
         return
@@ -36,6 +45,13 @@ def grid_problems(value: Any, where: str) -> Iterator[str]:
                     f"{where}, row {r}, column {c}: expected an integer 0..{NUM_COLORS - 1}, "
                     f"got {shown(cell)}"
                 )
+
+
+def _sides(value: Any) -> tuple[int, int]:
+    """Return rows and longest row of lists of lists; zeros of anything else."""
+    if not isinstance(value, list) or not all(isinstance(row, list) for row in value):
+        return 0, 0
+    return len(value), max(map(len, value), default=0)
 
 
 def to_grid(value: list[list[int]]) -> Grid:

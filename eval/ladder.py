@@ -60,6 +60,7 @@ class Ladder(Rungs):
     num_tasks: int
     num_scored_tasks: int
     num_scored_pairs: int
+    num_empty: int | None = None  # predictions that are no grid, and no vote
     warnings: tuple[str, ...]
 
     def at(self, attempts: int = ARC_PRIZE_ATTEMPTS) -> Score | None:
@@ -123,6 +124,7 @@ def build_ladder(ballots: Ballots, *, attempts: Sequence[int] = ATTEMPTS) -> Lad
         num_tasks=len(predictions.tasks),
         num_scored_tasks=len(ranks),
         num_scored_pairs=sum(map(len, ranks.values())),
+        num_empty=int((ballots.row_candidate[predictions.final] < 0).sum()),
         warnings=tuple(_warnings(ballots, final, at_attempts, at_votes)),
     )
 
@@ -175,6 +177,8 @@ def format_ladders(ladders: Mapping[str, Ladder]) -> str:
             lines.append(
                 f"{of}an ensemble of {ladder.num_pooled} evaluations, their votes pooled\n"
             )
+        if ladder.num_empty:
+            lines.append(f"{of}{ladder.num_empty} predictions are empty, which is no vote\n")
         lines += [f"warning: {of}{warning}" for warning in ladder.warnings]
     return "\n".join(lines)
 
@@ -194,8 +198,8 @@ def _segment_rungs(predictions: Predictions) -> dict[int, Bool[np.ndarray, " n"]
 
 
 def _warnings(ballots: Ballots, final: Ranking, attempts: Rungs, votes: Rungs) -> list[str]:
-    warnings = []
     p = ballots.predictions
+    warnings = list(dict.fromkeys(note for about in p.about.runs for note in about.notes))
     num_pairs = sum(len(task.test) for task in p.tasks)
     if len(ballots.pairs) < num_pairs:
         num_missing = num_pairs - len(ballots.pairs)

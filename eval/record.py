@@ -4,8 +4,9 @@ Every file says ``"format": 1``; another number is refused in a sentence.
 """
 
 import json
+from hashlib import sha256
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -13,6 +14,7 @@ from arc_data.atomic import write_atomically
 
 Own = TypeVar("Own", bound="Record")
 FORMAT = 1
+SEAL = "sha256"
 
 
 def check_format(found: Any) -> None:
@@ -30,6 +32,7 @@ class Record(BaseModel):
     """Base of what is kept in a file: frozen, no unknown fields."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+    is_sealed: ClassVar[bool] = False  # whether the file has the SHA-256 of its content
 
     def to_values(self) -> dict[str, Any]:
         """Return the content of the file as plain containers: format, then the fields."""
@@ -61,8 +64,13 @@ class Record(BaseModel):
         if not isinstance(values, dict):
             raise ValueError(f"{where}: expected an object, got a {type(values).__name__}")
         try:
+            seal = values.pop(SEAL, None) if cls.is_sealed else None
+            expected = _seal(values) if cls.is_sealed else None
             check_format(values.pop("format", None))
-            return cls.model_validate_json(json.dumps(values))
+            found = cls.model_validate_json(json.dumps(values))
+            if seal != expected:
+                raise ValueError("damaged, it is not what was written")
+            return found
         except ValidationError as error:
             problem = error.errors()[0]
             field = ".".join(map(str, problem["loc"])) or "the object"
@@ -82,3 +90,19 @@ class Record(BaseModel):
         except (OSError, UnicodeDecodeError) as error:
             raise ValueError(f"{path}: not readable ({error})") from error
         return cls.from_json(text, str(path))
+
+
+class SealedRecord(Record):
+    """A record whose file has the SHA-256 of the rest, so that a change of it is damage."""
+
+    is_sealed = True
+
+    def to_values(self) -> dict[str, Any]:
+        """Return the content of the file as plain containers: format, the fields, the seal."""
+        values = super().to_values()
+        return {**values, SEAL: _seal(values)}
+
+
+def _seal(values: dict[str, Any]) -> str:
+    as_read = json.loads(json.dumps(values))  # keys are text in a file
+    return sha256(json.dumps(as_read, sort_keys=True).encode()).hexdigest()

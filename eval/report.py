@@ -41,7 +41,8 @@ def write_report(
         for facts in what_was_run
     )
     if len(what_was_run) == 1:
-        what_was_run = [{**what_was_run[0], "mean segments": f"{ladder.mean_segments:.2f}"}]
+        counted = {"mean segments": f"{ladder.mean_segments:.2f}", "empty": ladder.num_empty}
+        what_was_run = [{**what_was_run[0], **counted}]
     tasks = _gallery(ballots, candidates)
     counts = Counter(task["status"] for task in tasks)
     filters = [

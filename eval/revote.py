@@ -10,8 +10,7 @@ from arc_data.task import Task
 from eval.artifacts import PREDICTIONS_FILE, write_artifacts
 from eval.ladder import ATTEMPTS, Ladder
 from eval.predictions import Predictions, load_predictions, pool, replace_tasks
-from eval.score import Score
-from eval.submission import read_submission, score_submission
+from eval.submission import Graded, grade_file
 
 
 def vote_again(
@@ -55,8 +54,8 @@ def _first_votes(predictions: Predictions, votes: int) -> Predictions:
     return predictions.take(np.flatnonzero(predictions.vote < votes))
 
 
-def score_file(path: Path, tasks: tuple[Task, ...] | None) -> Score | None:
-    """Return both scores of a submission at K = 2, with the tasks of the predictions beside it."""
+def score_file(path: Path, tasks: tuple[Task, ...] | None) -> Graded:
+    """Score a submission, by default with the tasks of the predictions beside it."""
     if tasks is None:
         beside = path.with_name(PREDICTIONS_FILE)
         if not beside.is_file():
@@ -65,4 +64,4 @@ def score_file(path: Path, tasks: tuple[Task, ...] | None) -> Score | None:
                 "name them with data=... (see hrm-deeploop data --help)"
             )
         tasks = load_predictions(beside).tasks
-    return score_submission(read_submission(path, tasks), tasks)
+    return grade_file(path, tasks)

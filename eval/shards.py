@@ -17,7 +17,16 @@ from jaxtyping import Bool, Int64
 from arc_data.atomic import write_atomically
 from arc_data.task import Task
 from eval.answers import Answers
-from eval.predictions import COLUMNS, NPZ_ERRORS, About, Predictions, join, write_npz
+from eval.npz import NPZ_ERRORS, Expected, Npz
+from eval.predictions import (
+    COLUMNS,
+    EXPECTED,
+    About,
+    Predictions,
+    join,
+    load_columns,
+    write_npz,
+)
 
 KEY_FILE = "key.json"
 SECONDS_PER_PART = 20.0
@@ -57,7 +66,10 @@ class Shards:
         answered = np.zeros(num_rows, dtype=bool)
         for path in self._files():
             columns = _read(path)
-            answered[columns["number"][columns["final"]]] = True
+            number = columns["number"]
+            if len(number) and (number.min() < 0 or number.max() >= num_rows):
+                raise ValueError(f"{path}: not a part of these predictions; delete it")
+            answered[number[columns["final"]]] = True
         return answered
 
     def add(self, answers: Answers) -> None:
@@ -120,7 +132,7 @@ def _first_of_each(number: np.ndarray, joined: Predictions) -> Int64[np.ndarray,
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
-            return {name: file[name] for name in (*COLUMNS, "number")}
+        with Npz(path, {**EXPECTED, "number": Expected("iu", 8)}) as file:
+            return load_columns(file, "number")
     except NPZ_ERRORS as error:
         raise ValueError(f"{path}: not a part of predictions ({error}); delete it") from error

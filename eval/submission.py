@@ -1,12 +1,13 @@
 """The ARC Prize submission: per task one entry per test pair, in order, two attempts each.
 
-The second attempt differs from the first wherever there is a second candidate.
+The second attempt differs from the first wherever there is a second candidate. What is written is
+strictly of the format. What is scored may be anybody's; what is not legal in it counts as wrong.
 """
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -66,31 +67,72 @@ def submission_problems(value: Any, tasks: Sequence[Task], where: str) -> Iterat
 def write_submission(submission: Submission, tasks: Sequence[Task], path: Path) -> None:
     """Write ``submission.json``, after checking it against the challenge."""
     problems = list(submission_problems(submission, tasks, str(path)))
-    assert not problems, problems[0]
+    if problems:
+        raise InvalidDataError(problems)
     write_atomically(path, json.dumps(submission) + "\n")
 
 
-def read_submission(path: Path, tasks: Sequence[Task]) -> Submission:
-    """A submission for ``tasks``.
+class Graded(NamedTuple):
+    """What a submission of anybody's is worth.
+
+    An attempt that is missing or no legal grid is a wrong one, and counted.
+    """
+
+    score: (
+        Score | None
+    )  # both at K = 2 of the tasks whose outputs are known; None if there are none
+    num_missing: int  # attempts of scored test pairs
+    num_illegal: int  # of these
+    num_unknown: int  # tasks that are not among those that are scored or predicted
+
+    @property
+    def remarks(self) -> list[str]:
+        """Say what was counted, a sentence each."""
+        counted = (
+            (self.num_missing, "attempts are missing; each counts as a wrong one"),
+            (self.num_illegal, "attempts are no legal grid; each counts as a wrong one"),
+            (self.num_unknown, "tasks are none of the data; they do not count"),
+        )
+        return [f"{number} {what}" for number, what in counted if number]
+
+
+def grade_submission(value: Any, tasks: Sequence[Task], where: str) -> Graded:
+    """Score the value of a submission file against tasks.
 
     Raises:
-        InvalidDataError: with every problem found.
+        InvalidDataError: if it is no object with task ids as keys.
     """
-    value = read_json(path)
-    problems = list(submission_problems(value, tasks, str(path)))
-    if problems:
-        raise InvalidDataError(problems)
-    return value
-
-
-def score_submission(submission: Submission, tasks: Sequence[Task]) -> Score | None:
-    """Both scores at K = 2 of the tasks whose outputs are known; None if there are none."""
-    return score_solved(
-        {
-            task_id: tuple(
-                any(np.array_equal(truth, entry[name]) for name in ATTEMPT_NAMES)
-                for truth, entry in zip(outputs, submission[task_id], strict=True)
-            )
-            for task_id, outputs in scored_tasks(tasks).items()
-        }
+    if not isinstance(value, dict):
+        raise InvalidDataError(
+            [f"{where}: expected an object with task ids as keys, got {shown(value)}"]
+        )
+    num_missing, num_illegal = 0, 0
+    solved: dict[str, tuple[bool, ...]] = {}
+    for task_id, outputs in scored_tasks(tasks).items():
+        entries = value.get(task_id)
+        found = []
+        for i, truth in enumerate(outputs):
+            entry = entries[i] if isinstance(entries, list) and i < len(entries) else None
+            attempts = entry if isinstance(entry, dict) else {}
+            given = [attempts[name] for name in ATTEMPT_NAMES if name in attempts]
+            legal = [grid for grid in given if not any(grid_problems(grid, where))]
+            num_missing += len(ATTEMPT_NAMES) - len(given)
+            num_illegal += len(given) - len(legal)
+            found.append(any(np.array_equal(truth, grid) for grid in legal))
+        solved[task_id] = tuple(found)
+    known = {task.id for task in tasks}
+    return Graded(
+        score=score_solved(solved),
+        num_missing=num_missing,
+        num_illegal=num_illegal,
+        num_unknown=sum(task_id not in known for task_id in value),
     )
+
+
+def grade_file(path: Path, tasks: Sequence[Task]) -> Graded:
+    """Score a submission file against tasks.
+
+    Raises:
+        InvalidDataError: if the file can't be read or is no object with task ids as keys.
+    """
+    return grade_submission(read_json(path), tasks, str(path))

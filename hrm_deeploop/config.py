@@ -22,6 +22,7 @@ from hrm_deeploop.scaling import RULES, Rule
 Config = TypeVar("Config", bound="StrictConfig")
 # Far beyond sense, so that a slip of the keyboard is refused instead of computed.
 MAX_COUNT, MAX_WIDTH, MAX_RATE = 1000, 2**16, 1e30
+MAX_STEPS = 10**9
 
 
 class StrictConfig(BaseModel):

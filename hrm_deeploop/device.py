@@ -8,7 +8,8 @@ import ctypes
 import gc
 import os
 import platform
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from inspect import signature
@@ -84,6 +85,21 @@ def _cpu_has_bfloat16() -> bool:
     return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
 
 
+def check_compiler(device: torch.device) -> None:
+    """Refuse to compile on a CPU without a C++ compiler, before torch fails in two hundred lines.
+
+    Raises:
+        ValueError: naming the compiler that is not there.
+    """
+    usual = "clang++" if platform.system() == "Darwin" else "g++"
+    name = os.environ.get("CXX", usual)
+    if device.type == "cpu" and shutil.which(name.split()[0]) is None:
+        raise ValueError(
+            f"compile=true needs a C++ compiler on a CPU, and there is no {name} (CXX names "
+            "another one); compile=false trains without"
+        )
+
+
 @dataclass(frozen=True, kw_only=True)
 class Ranks:
     """This process's place among those that train together."""
@@ -133,6 +149,25 @@ class Ranks:
         if self.world_size > 1:
             dist.all_gather_object(values, value)
         return values
+
+    def from_main(self, compute: Callable[[], Any]) -> Any:
+        """What ``compute`` returns on the main rank, which alone calls it; the same on all.
+
+        A ValueError or OSError there is one on all.
+        """
+        if self.world_size == 1:
+            return compute()
+        outcome: list[Any] = [None]
+        if self.is_main:
+            try:
+                outcome = [(compute(), None)]
+            except (ValueError, OSError) as error:
+                outcome = [(None, error)]
+        dist.broadcast_object_list(outcome, src=0, device=self.device)
+        value, error = outcome[0]
+        if error is not None:
+            raise error
+        return value
 
     def barrier(self) -> None:
         """Wait until every rank is here."""

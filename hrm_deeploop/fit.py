@@ -1,15 +1,16 @@
 """The loop around the training step: progress, log, evaluation, checkpoints, orderly stops."""
 
-import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
-from types import FrameType
 from typing import Any, Protocol, runtime_checkable
 
 from hrm_deeploop.halting import Batch
+from hrm_deeploop.stop_signals import StopSignals
 from hrm_deeploop.trainer import Trainer
 
 AGREE_EVERY = 10  # steps
+Asked = Callable[[], bool]
+"""Tells whether a signal has asked for an end."""
 Report = Callable[[int, str], None]
 """Told how much is done, and what there is to say of it."""
 
@@ -22,33 +23,6 @@ class RowLog(Protocol):
         """Log one row; it must hold ``step``."""
 
 
-class StopSignals:
-    """Turns the first SIGINT or SIGTERM into a request to stop after the step.
-
-    Use as a context manager. A second one acts as it would have without us.
-    """
-
-    def __init__(self) -> None:
-        self.received: int | None = None
-        self._previous: dict[int, Any] = {}
-
-    def __enter__(self) -> "StopSignals":
-        for number in (signal.SIGINT, signal.SIGTERM):
-            self._previous[number] = signal.signal(number, self._receive)
-        return self
-
-    def _receive(self, number: int, _frame: FrameType | None) -> None:
-        self.received = number
-        self._restore()
-
-    def _restore(self) -> None:
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)
-
-    def __exit__(self, *_: object) -> None:
-        self._restore()
-
-
 def fit(
     trainer: Trainer,
     draw: Callable[[int], Sequence[Batch]],
@@ -59,7 +33,8 @@ def fit(
     checkpoint_every: int | None,
     save: Callable[[], None],
     eval_interval: int | None = None,
-    evaluate: Callable[[], dict[str, float]] | None = None,
+    evaluate: Callable[[Asked], dict[str, float] | None] | None = None,
+    evaluate_first: bool = False,
     measure_every: int | None = None,
     measure: Callable[[], dict[str, float]] | None = None,
     report: Report = lambda step, note: None,
@@ -71,7 +46,8 @@ def fit(
         log: of the main rank; None on the others.
         save: writes a checkpoint; called on every rank.
         evaluate: every ``eval_interval`` steps and at the end of the schedule; returns what to log,
-            and is called before the step's checkpoint is written.
+            None if a signal ended it, and is called before the step's checkpoint is written.
+        evaluate_first: the step that is gone on from was due, and a signal ended its evaluation.
         measure: every ``measure_every`` steps; called on the main rank, returns what to log.
         report: told after every step how many there have been, and what there is to say.
 
@@ -79,7 +55,18 @@ def fit(
         The number of the signal that ended it early, or None.
     """
     clock, note = _Clock(), ""
+
+    def scores_are_logged() -> bool:
+        assert evaluate is not None
+        with clock.measure("eval"):
+            scores = evaluate(stop.is_asked)
+        if scores is not None and log is not None:
+            log.write({"step": trainer.step, **scores, "seconds/eval": clock.take("eval")})
+        return scores is not None
+
     with StopSignals() as stop:
+        if evaluate_first and not scores_are_logged():
+            return trainer.ranks.agree(stop.received)
         while trainer.step < until:
             with clock.measure("data"):
                 batch = draw(trainer.step)
@@ -97,30 +84,34 @@ def fit(
                     found = measure()
                 log.write({"step": step, **found, "seconds/alignment": clock.take("alignment")})
             due = eval_interval is not None and (step % eval_interval == 0 or is_end)
+            is_whole = True  # nothing of the step is left to do
             if evaluate is not None and due:
                 trainer.check_finite()
-                with clock.measure("eval"):
-                    scores = evaluate()
-                if log is not None:
-                    log.write({"step": step, **scores, "seconds/eval": clock.take("eval")})
-            number = _agreed(trainer, stop.received)
+                is_whole = scores_are_logged()
+            number = _agreed(trainer, stop.received, now=not is_whole)
             at_interval = checkpoint_every is not None and step % checkpoint_every == 0
             # What was evaluated is saved, so that the best step has a checkpoint.
             if at_interval or due or step == until or number is not None:
                 with clock.measure("checkpoint"):
                     save()
-            if number is not None and step < until:
+            if number is not None and (step < until or not is_whole):
                 return number
     return None
 
 
-def _agreed(trainer: Trainer, number: int | None) -> int | None:
+def _agreed(trainer: Trainer, number: int | None, *, now: bool) -> int | None:
     """The signal that any rank has received, so that all stop after the same step.
 
-    Asking makes an accelerator wait, so several ranks on such do not ask every step.
+    Asking makes an accelerator wait, so several ranks on such do not ask every step, unless all
+    know that it must be ``now``.
     """
     ranks = trainer.ranks
-    if ranks.world_size > 1 and ranks.device.type != "cpu" and trainer.step % AGREE_EVERY:
+    if (
+        not now
+        and ranks.world_size > 1
+        and ranks.device.type != "cpu"
+        and trainer.step % AGREE_EVERY
+    ):
         return None
     return ranks.agree(number)
 

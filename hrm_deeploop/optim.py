@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from hrm_deeploop.config import MAX_RATE, StrictConfig
+from hrm_deeploop.config import MAX_RATE, MAX_STEPS, StrictConfig
 from hrm_deeploop.registry import Registry
 from hrm_deeploop.transitions.base import Transition
 from hrm_deeploop.transitions.streams import Gates
@@ -31,7 +31,7 @@ class OptimConfig(StrictConfig):
     optimizer: str
     global_batch_size: int = Field(ge=1, le=2**24)
     lr: float = Field(gt=0, le=MAX_RATE)
-    lr_warmup_steps: int = Field(ge=0)
+    lr_warmup_steps: int = Field(ge=0, le=MAX_STEPS)
     lr_min_ratio: float = Field(ge=0, le=1)  # where the decay ends, as a share of lr
     lr_decay_fraction: float = Field(gt=0, le=1)  # cosine over this last share of the run
     beta1: float = Field(ge=0, lt=1)

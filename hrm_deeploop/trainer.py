@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from hrm_deeploop.device import Ranks, data_parallel
+from hrm_deeploop.device import Ranks, check_compiler, data_parallel
 from hrm_deeploop.finite import finite_check
 from hrm_deeploop.halting import (
     Batch,
@@ -38,6 +38,7 @@ from hrm_deeploop.optim import (
 )
 from hrm_deeploop.puzzle_embedding import PuzzleEmbedding
 from hrm_deeploop.recurrence import State, detach
+from hrm_deeploop.training_state import Bounds, check_training_state
 
 EXPLORATION_STREAM = 1  # keeps these draws apart from the batches' at one seed
 
@@ -67,7 +68,8 @@ class Trainer:
         compile_network: run the blocks through torch.compile.
 
     Raises:
-        ValueError: if the global batch can't be split evenly over ranks or micro-batches.
+        ValueError: if the global batch can't be split evenly over ranks or micro-batches, or there
+            is no compiler to compile with.
     """
 
     def __init__(
@@ -105,6 +107,7 @@ class Trainer:
         self.averaged = average_weights(network, config.ema_rate) if config.ema_rate else None
         self._parallel = data_parallel(network, ranks)
         if compile_network:
+            check_compiler(ranks.device)
             compile_blocks(network)
 
     def train_step(self, fresh: Sequence[Batch]) -> None:
@@ -330,11 +333,29 @@ class Trainer:
         """Go on from ``training_state()``; the caller has loaded the weights of the same step.
 
         It may be of another device or dtype: latent states are cast to the network's.
+
+        Raises:
+            ValueError: if it is not such a state, or not one of this network.
         """
+        check_training_state(
+            saved,
+            Bounds(
+                num_rows=self.config.global_batch_size,
+                vocab_size=self.network.embed_tokens.num_embeddings,
+                num_puzzles=len(self.puzzle_embedding.weight),
+                seq_len=self.network.seq_len,
+                max_steps=self.network.config.halt_max_steps,
+            ),
+        )
+        try:
+            self.log_sums.load_state(saved["log_sums"])
+            self.optimizer.load_state_dict(saved["optimizer"])
+            self.scheduler.load_state_dict(saved["scheduler"])
+        except (KeyError, IndexError, TypeError, AttributeError, RuntimeError) as error:
+            raise ValueError(
+                f"not a training state of this network ({type(error).__name__}: {error})"
+            ) from error
         self.step = saved["step"]
-        self.log_sums.load_state(saved["log_sums"])
-        self.optimizer.load_state_dict(saved["optimizer"])
-        self.scheduler.load_state_dict(saved["scheduler"])
         if self.averaged is not None:
             self.averaged.n_averaged.fill_(saved["num_averaged"])
         if saved["carry"] is not None:

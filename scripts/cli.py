@@ -11,6 +11,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 from hrm_deeploop.runs.compose import CONFIG_DIR, config_groups
@@ -47,6 +48,7 @@ def launch(
     of configs/ that hold the script's keys, for ``--help``.
     """
     overrides = list(sys.argv[1:] if arguments is None else arguments)
+    _open_closed_streams()
     for stream in (sys.stdout, sys.stderr):  # ids and names of files may hold any character
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
@@ -57,24 +59,21 @@ def launch(
             return
         result = main(overrides)
         status, output = result.pop("exit_status", 0), result.pop("output", "text")
-        if output == "json":
-            print(json.dumps(result))
-        sys.stdout.flush()
+        _finish_stdout(json.dumps(result) + "\n" if output == "json" else "")
         sys.exit(status)
     except BrokenPipeError:  # the reader has what it wanted
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_stdout()
         sys.exit(0)
     except (ValueError, OSError) as error:
         if os.environ.get(TRACEBACK_VARIABLE):
             raise
         print(f"{name}: {' '.join(str(error).split())}", file=sys.stderr)
         sys.exit(USER_ERROR)
-    except RuntimeError as error:
-        # torch's, which is not imported here: scripts about data alone start without it.
-        if type(error).__name__ != "OutOfMemoryError" or os.environ.get(TRACEBACK_VARIABLE):
+    except (RuntimeError, MemoryError) as error:
+        if not _is_out_of_memory(error) or os.environ.get(TRACEBACK_VARIABLE):
             raise
-        text = str(error).split(". ")[0]
-        print(f"{name}: {text}; {LESS_MEMORY}", file=sys.stderr)
+        text = str(error).split(". ")[0].splitlines() or ["out of memory"]
+        print(f"{name}: {text[0]}; {LESS_MEMORY}", file=sys.stderr)
         sys.exit(OUT_OF_MEMORY)
     except StoppedError as stopped:
         if os.environ.get("RANK", "0") == "0":
@@ -83,6 +82,49 @@ def launch(
     except KeyboardInterrupt:
         print(f"{name}: interrupted", file=sys.stderr)
         sys.exit(INTERRUPTED)
+
+
+def _open_closed_streams() -> None:
+    """Open what the shell has closed: whoever prints would meet None, or a file of the run."""
+    for stream in ("stdin", "stdout", "stderr"):
+        if getattr(sys, stream) is None:
+            mode = "r" if stream == "stdin" else "w"
+            setattr(sys, stream, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115
+
+
+def _finish_stdout(text: str) -> None:
+    """Write a last text, and out what was printed before.
+
+    Raises:
+        OSError: that names stdout, which the system's does not.
+    """
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        _drop_stdout()
+        raise OSError(error.errno, f"stdout: {error.strerror}") from error
+
+
+def _drop_stdout() -> None:
+    """Have what is still to be written to stdout go nowhere, at the end of the process too."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """Tell whether an accelerator, torch on a CPU or numpy ran out of memory.
+
+    By names: torch is not imported here, for commands about data alone start without it.
+    """
+    text = str(error)
+    return (
+        isinstance(error, MemoryError)
+        or type(error).__name__ == "OutOfMemoryError"
+        or "DefaultCPUAllocator" in text
+        or "not enough memory" in text
+    )
 
 
 def unknown_name(name: str, known: Iterable[str]) -> str:

@@ -11,8 +11,9 @@ import os
 from typing import Any
 
 from hrm_deeploop.runs.checking import to_yaml, validate
+from hrm_deeploop.runs.choices import EvaluateOptions
 from hrm_deeploop.runs.compose import compose_config
-from hrm_deeploop.runs.evaluation import EvaluateOptions, evaluate_run
+from hrm_deeploop.runs.evaluation import evaluate_run
 from scripts import cli
 
 KEYS_OF = ["evaluate"]

@@ -1,9 +1,8 @@
 """The console command ``hrm-deeploop``: a subcommand for every file of scripts/."""
 
 import importlib
+import os
 import sys
-
-from scripts import cli
 
 COMMANDS = {
     "train": "train one run",
@@ -27,12 +26,22 @@ hrm-deeploop COMMAND --help lists the keys of a command."""
 
 def main() -> None:
     """Run the subcommand that the command line names."""
+    try:
+        _run()
+    except KeyboardInterrupt:  # while modules are imported; a command handles its own
+        os.write(2, b"hrm-deeploop: interrupted\n")
+        os._exit(130)
+
+
+def _run() -> None:
     name, *arguments = sys.argv[1:] or ["--help"]
     if name in ("-h", "--help"):
         width = max(map(len, COMMANDS))
         listed = "\n".join(f"  {command:{width}}  {what}" for command, what in COMMANDS.items())
         print(USAGE.format(commands=listed))
         return
+    from scripts import cli
+
     name = name.replace("-", "_")
     if name not in COMMANDS:
         print(f"hrm-deeploop: {cli.unknown_name(name, COMMANDS)}", file=sys.stderr)

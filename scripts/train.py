@@ -5,7 +5,7 @@ hrm-deeploop train experiment=mini scaling=vanilla seed=1
 hrm-deeploop train experiment=mini resume=auto
 torchrun --nproc-per-node 8 -m scripts.train experiment=arc1
 
-SIGINT and SIGTERM finish the step, save and exit with 130 and 143.
+SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 finish the step, save and exit with 128 + their number.
 """
 
 import signal

@@ -31,7 +31,7 @@ class VoteOptions(StrictConfig):
     pool: bool
     votes: PositiveInt | None
     attempts: Annotated[tuple[PositiveInt, ...], Field(strict=False, min_length=1)]
-    out: str | None
+    out: Annotated[str, Field(min_length=1)] | None
     data: DataConfig | None
 
     @model_validator(mode="after")
@@ -66,12 +66,16 @@ def main(overrides: list[str]) -> dict[str, Any]:
     cli.show_config(to_yaml(options))
     tasks = None if options.data is None else sources.load(options.data).evaluated_tasks
     if options.submission is not None:
-        found = score_file(Path(options.submission), tasks)
+        graded = score_file(Path(options.submission), tasks)
+        found = graded.score
         scores = {n: None if found is None else getattr(found, n) for n in SCORE_TITLES}
         if output == "text":
+            for remark in graded.remarks:
+                print(f"warning: {remark}")
             for name, fraction in scores.items():
                 print(f"{name} at K=2: {percent(fraction)} % ({SCORE_TITLES[name]})")
-        return {"scores": scores, "output": output}
+        counts = {n: getattr(graded, n) for n in ("num_missing", "num_illegal", "num_unknown")}
+        return {"scores": scores, **counts, "output": output}
     directory, ladder = vote_again(
         [Path(path) for path in options.predictions or ()],
         out=None if options.out is None else Path(options.out),

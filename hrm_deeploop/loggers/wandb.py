@@ -5,10 +5,12 @@ from collections.abc import Mapping
 from netrc import NetrcParseError, netrc
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from hrm_deeploop.loggers.base import PROJECT, logger
 
 HOST = "api.wandb.ai"
+ID_FILE = ".wandb-id"
 
 
 class WandbLog:
@@ -28,15 +30,20 @@ class WandbLog:
 
 @logger("wandb")
 def start_wandb(directory: Path, config: Mapping[str, Any]) -> WandbLog:
-    """Start a run in ``directory``."""
+    """Start a run in ``directory``, or go on with the one that its file names."""
     import wandb
 
     directory.mkdir(parents=True, exist_ok=True)
+    id_file = directory / ID_FILE
+    if not id_file.is_file():
+        id_file.write_text(uuid4().hex[:12], encoding="utf-8")
     # WANDB_MODE is the user's own choice, which wandb reads itself.
     offline = "WANDB_MODE" not in os.environ and not _has_key()
     run = wandb.init(
         project=PROJECT,
         name=directory.name,
+        id=id_file.read_text(encoding="utf-8").strip(),
+        resume="allow",
         dir=directory,
         config=dict(config),
         mode="offline" if offline else None,

@@ -39,7 +39,7 @@ class AlignmentOptions(StrictConfig):
     batches: PositiveInt
     segment: PositiveInt
     device: DeviceName
-    out: str | None
+    out: Annotated[str, Field(min_length=1)] | None
 
 
 class SublayerRow(Record):

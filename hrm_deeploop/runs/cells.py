@@ -20,12 +20,13 @@ from eval.vote import count_ballots
 from hrm_deeploop.device import Ranks
 from hrm_deeploop.finite import NonFiniteError
 from hrm_deeploop.fit import Report as Told
-from hrm_deeploop.runs.config import RESUMABLE_KEYS, RunConfig
+from hrm_deeploop.runs.choices import Choices
+from hrm_deeploop.runs.config import DATA_PATHS, RESUMABLE_KEYS, RunConfig
 from hrm_deeploop.runs.costs import run_costs
-from hrm_deeploop.runs.data import load_data
+from hrm_deeploop.runs.data import load_data, load_tasks
 from hrm_deeploop.runs.directory import METRICS_FILE
 from hrm_deeploop.runs.engines import Progress, Report, StoppedError
-from hrm_deeploop.runs.evaluation import Choices, Evaluation, load_predictor
+from hrm_deeploop.runs.evaluation import Evaluation, load_predictor
 from hrm_deeploop.runs.metrics import read_metrics
 from hrm_deeploop.runs.training import train_run
 from hrm_deeploop.runs.validation import validate_network
@@ -136,10 +137,11 @@ def _test(
 ) -> CellTest:
     """Evaluate a cell on its test pairs."""
     evaluation = Evaluation(cell.config, checkpoint, ranks, Choices())
-    stopped_by = evaluation.predict(tell(len(evaluation.questions), "predict"))
-    if stopped_by is not None:
-        raise StoppedError(stopped_by)
-    ladder = evaluation.results(None, cell.title)
+    with evaluation.held():
+        stopped_by = evaluation.predict(tell(len(evaluation.questions), "predict"))
+        if stopped_by is not None:
+            raise StoppedError(stopped_by)
+        ladder = evaluation.results(None, cell.title)
     ballots = count_ballots(load_predictions(evaluation.path))
     return CellTest(
         directory=str(evaluation.directory.relative_to(cell.directory)),
@@ -168,6 +170,8 @@ def _key(config: RunConfig) -> str:
     values = flatten(config.model_dump(mode="json"))
     kept = {key: value for key, value in values.items() if key not in RESUMABLE_KEYS}
     kept["attention"] = config.attention  # resumable, but they decide numbers
+    if any(values[key] for key in DATA_PATHS):  # wherever it lies
+        kept["data"] = load_tasks(config.data).content_hash
     kept["gains"] = config.gains  # a rule of the user's may have been changed since
     for name in ("votes", "attempts", "validation_votes"):
         kept[f"evaluation.{name}"] = getattr(config.evaluation, name)

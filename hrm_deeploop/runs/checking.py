@@ -1,5 +1,6 @@
 """Values checked, and read from and written as YAML; a mistake is one line. No torch."""
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ValidationError
 
+MAX_YAML = 2**20  # bytes
 WHOLE_LINE = "whole_line"  # type of a problem whose message names the key already
 
 
@@ -21,8 +23,17 @@ def validate(kind: type[BaseModel], values: dict[str, Any]) -> Any:
 def one_line(error: ValidationError, prefix: str = "") -> str:
     """Say the first problem, and how many more there are; its key begins with ``prefix``."""
     problems = [p for p in error.errors() if not _only_follows(p, error.errors())]
-    more = f" (and {len(problems) - 1} more)" if problems[1:] else ""
-    return _describe(problems[0], prefix) + more
+    # A value that is no member of a union is one mistake, whatever each member says of it.
+    same = [p for p in problems if _place(p) == _place(problems[0])]
+    others = len({_place(p) for p in problems}) - 1
+    text = _describe(problems[0], prefix)
+    for problem in same[1:]:
+        text += f", or {_lowered(problem['msg'].removeprefix('Input should be '))}"
+    return text + (f" (and {others} more)" if others else "")
+
+
+def _lowered(text: str) -> str:
+    return text[:1].lower() + text[1:]
 
 
 def _only_follows(problem: Any, problems: Sequence[Any]) -> bool:
@@ -33,8 +44,26 @@ def _only_follows(problem: Any, problems: Sequence[Any]) -> bool:
     )
 
 
+# Types of a union's members, by which pydantic tells their problems apart.
+UNION_MEMBER = re.compile(
+    r"literal\[.*\]|function-.*|constrained-.*|tuple\[.*\]|lax-or-strict\[.*\]"
+)
+UNION_TYPES = ("int", "str", "float", "bool")
+
+
+def _place(problem: Any) -> tuple[Any, ...]:
+    """Where a problem is, without the member of a union that it is about."""
+    place = problem["loc"]
+    while len(place) > 1 and isinstance(place[-1], str):
+        if place[-1] not in UNION_TYPES and not UNION_MEMBER.fullmatch(place[-1]):
+            break
+        place = place[:-1]
+    return place
+
+
 def _describe(problem: Any, prefix: str) -> str:
-    loc = (prefix, *problem["loc"]) if prefix else problem["loc"]
+    own = _place(problem)
+    loc = (prefix, *own) if prefix else own
     if loc in (("transition", "name"), ("transition_H", "name"), ("scaling", "rule")):
         loc = loc[:1]  # which is given as the name
     key = ".".join(map(str, loc))
@@ -60,13 +89,30 @@ def to_yaml(config: BaseModel) -> str:
     return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
 
 
+class _Loader(yaml.SafeLoader):
+    """Reads plain values: no aliases, which a few lines can nest into billions of entries."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            event = self.get_event()
+            raise yaml.MarkedYAMLError(
+                problem="an alias is no part of a configuration", problem_mark=event.start_mark
+            )
+        return super().compose_node(parent, index)
+
+
 def read_yaml(path: Path) -> Any:
-    """The plain containers of a YAML file.
+    """Read the plain containers of a YAML file.
 
     Raises:
-        ValueError: if it can't be read or is not YAML.
+        ValueError: if it can't be read, is not YAML, or is no configuration's size.
     """
     try:
-        return yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: not a readable YAML file ({error})") from error
+        if path.stat().st_size > MAX_YAML:
+            raise ValueError(f"more than {MAX_YAML:,} bytes")
+        return yaml.load(path.read_text(encoding="utf-8"), _Loader)  # a SafeLoader
+    except RecursionError as error:
+        raise ValueError(f"{path}: not a readable YAML file (too deeply nested)") from error
+    except (yaml.YAMLError, OSError, ValueError) as error:
+        text = " ".join(str(error).split())
+        raise ValueError(f"{path}: not a readable YAML file ({text})") from error

@@ -3,17 +3,19 @@
     step_00001200/
         model.safetensors  ema.safetensors  puzzle_embedding.safetensors
         training_state.pt    optimiser, carry and counters: what a resumed run needs
-        NAME                 texts that the caller adds (puzzles.json)
+        NAME                 texts that the caller adds (puzzles.json, tasks.json)
+        digests.json         SHA-256 of each of these files, and of the configuration
 
-A directory with the final name is complete: it is renamed only after every file is on disk.
+A directory with the final name is complete: it is renamed only after every file is on disk. Every
+file is compared with its digest when it is read, so a file that is not what was written is damage.
 """
 
-import os
+import logging
 import pickle  # for the name of its error; nothing is unpickled
 import re
 import shutil
-from collections.abc import Mapping, Sequence
-from hashlib import file_digest, sha256
+from collections.abc import Mapping
+from hashlib import file_digest
 from pathlib import Path
 from typing import Any
 
@@ -22,19 +24,40 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from arc_data.atomic import FILE_MODE, flush
+from eval.record import SealedRecord
+
 STATE_FILE = "training_state.pt"
+IMPORTED_FROM = "imported_from"  # of a training state that is none: who trained the weights
+DIGESTS_FILE = "digests.json"
 STEP_NAME = re.compile(r"step_(\d+)")
+# Names that a checkpoint has before it is complete, and once it is to be deleted.
+PARTIAL, REPLACED = ".partial", ".replaced"
 
 Weights = Mapping[str, Tensor]
 
+log = logging.getLogger(__name__)
+
 
 class DamagedCheckpointError(ValueError):
-    """A file of a checkpoint is missing or can't be read."""
+    """A file of a checkpoint is missing, can't be read, or is not what was written."""
+
+
+class Digests(SealedRecord):
+    """What digests.json holds: SHA-256 in hexadecimal."""
+
+    files: dict[str, str]  # by the file's name
+    config: str  # of what the configuration says about the answers
 
 
 def step_directory(root: Path, step: int) -> Path:
     """Where the checkpoint of ``step`` is under ``root``."""
     return root / f"step_{step:08d}"
+
+
+def step_of(checkpoint: Path) -> int:
+    """Return the optimiser steps that a checkpoint has trained."""
+    return int(checkpoint.name.rpartition("_")[2])
 
 
 def save_checkpoint(
@@ -44,26 +67,38 @@ def save_checkpoint(
     weights: Mapping[str, Weights],
     training_state: Mapping[str, Any],
     texts: Mapping[str, str],
+    config_digest: str,
 ) -> Path:
     """Write the checkpoint of ``step`` atomically and return its directory.
 
     ``weights`` maps a file's stem to its tensors, ``texts`` a file's name to its content.
+    ``config_digest`` is that of the configuration (:meth:`RunConfig.digest`).
+
+    Raises:
+        ValueError: if it can't be written; earlier checkpoints are intact.
     """
     final = step_directory(root, step)
-    partial = final.with_name(final.name + ".partial")
-    replaced = final.with_name(final.name + ".replaced")
-    for left_over in (partial, replaced):  # of a run that was killed
-        shutil.rmtree(left_over, ignore_errors=True)
-    partial.mkdir(parents=True)
+    partial = final.with_name(final.name + PARTIAL)
+    replaced = final.with_name(final.name + REPLACED)
     try:
+        for left_over in (partial, replaced):
+            if left_over.exists():
+                shutil.rmtree(left_over)
+        partial.mkdir(parents=True)
         for stem, tensors in weights.items():
             contiguous = {name: tensor.contiguous() for name, tensor in tensors.items()}
             save_file(contiguous, partial / f"{stem}.safetensors")
         torch.save(dict(training_state), partial / STATE_FILE)
         for name, text in texts.items():
             (partial / name).write_text(text, encoding="utf-8")
-        for path in (*partial.iterdir(), partial):
-            _flush(path)
+        digests = {path.name: _digest(path) for path in sorted(partial.iterdir())}
+        (partial / DIGESTS_FILE).write_text(
+            Digests(files=digests, config=config_digest).to_json(), encoding="utf-8"
+        )
+        for path in partial.iterdir():
+            path.chmod(FILE_MODE)  # safetensors writes for the owner alone
+            flush(path)
+        flush(partial)
     except (OSError, RuntimeError, SafetensorError) as error:
         shutil.rmtree(partial, ignore_errors=True)  # give a full disk its space back
         raise ValueError(
@@ -72,9 +107,24 @@ def save_checkpoint(
     if final.exists():  # the same step, saved again
         final.rename(replaced)
     partial.rename(final)
-    _flush(root)
+    flush(root)
     shutil.rmtree(replaced, ignore_errors=True)
     return final
+
+
+def clear_left_overs(root: Path) -> None:
+    """Delete what a killed process left half written or half deleted. For who holds the run.
+
+    A checkpoint that was set aside for its replacement, which never came, gets its name back.
+    """
+    for path in sorted(root.iterdir()) if root.is_dir() else ():
+        stem, _, kind = path.name.partition(".")
+        if not (STEP_NAME.fullmatch(stem) and f".{kind}" in (PARTIAL, REPLACED)):
+            continue
+        if f".{kind}" == REPLACED and not path.with_name(stem).exists():
+            path.rename(path.with_name(stem))
+        else:
+            shutil.rmtree(path)
 
 
 def prune_checkpoints(
@@ -87,18 +137,9 @@ def prune_checkpoints(
         is_nth = keep_every is not None and step % keep_every == 0
         if not (step in newest or is_nth or step in keep):
             # Renamed first, so that a half-deleted directory never looks like a checkpoint.
-            doomed = path.with_name(path.name + ".partial")
+            doomed = path.with_name(path.name + PARTIAL)
             path.rename(doomed)
             shutil.rmtree(doomed)
-
-
-def _flush(path: Path) -> None:
-    """Force a file's or a directory's content to disk, so that a rename can't overtake it."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def list_checkpoints(root: Path) -> dict[int, Path]:
@@ -111,49 +152,102 @@ def list_checkpoints(root: Path) -> dict[int, Path]:
     return dict(sorted(found.items()))
 
 
-def load_weights(checkpoint: Path, stem: str) -> dict[str, Tensor]:
-    """The tensors of one file of a checkpoint.
-
-    Raises:
-        DamagedCheckpointError: if ``checkpoint`` is none, or the file can't be read.
-    """
-    path = checkpoint / f"{stem}.safetensors"
-    if not path.is_file():
-        raise DamagedCheckpointError(f"{checkpoint}: not a checkpoint, it has no {path.name}")
-    try:
-        return load_file(path)
-    except (SafetensorError, OSError) as error:
-        raise DamagedCheckpointError(
-            f"{path}: not a readable safetensors file ({error})"
-        ) from error
-
-
-def hash_weights(checkpoint: Path, stems: Sequence[str]) -> str:
-    """SHA-256 of these files of a checkpoint.
-
-    Raises:
-        DamagedCheckpointError: if one is not there.
-    """
-    digest = sha256()
-    for stem in stems:
-        path = checkpoint / f"{stem}.safetensors"
-        if not path.is_file():
-            raise DamagedCheckpointError(f"{checkpoint}: not a checkpoint, it has no {path.name}")
-        with path.open("rb") as file:
-            digest.update(file_digest(file, "sha256").digest())
-    return digest.hexdigest()
-
-
-def read_text(checkpoint: Path, name: str) -> str:
-    """A text that the caller of ``save_checkpoint`` added.
+def read_digests(checkpoint: Path) -> Digests:
+    """Read a checkpoint's digests.json.
 
     Raises:
         DamagedCheckpointError: if it is not there or can't be read.
     """
+    path = checkpoint / DIGESTS_FILE
+    if not checkpoint.is_dir():
+        raise DamagedCheckpointError(
+            f"{checkpoint}: no checkpoint is there any more (a training keeps keep_last of them)"
+        )
     try:
-        return (checkpoint / name).read_text(encoding="utf-8")
+        return Digests.load(path)
+    except ValueError as error:
+        raise DamagedCheckpointError(str(error)) from error
+
+
+def check_file(checkpoint: Path, name: str) -> Path:
+    """Compare a file of a checkpoint with its digest, and return its path.
+
+    Raises:
+        DamagedCheckpointError: if it is not there, can't be read, or is not what was written.
+    """
+    path, recorded = checkpoint / name, read_digests(checkpoint).files
+    if name not in recorded:
+        raise DamagedCheckpointError(f"{path}: not a file that the checkpoint was written with")
+    try:
+        found = _digest(path)
+    except FileNotFoundError as error:
+        raise DamagedCheckpointError(
+            f"{checkpoint}: not a whole checkpoint, {name} is gone"
+        ) from error
+    except OSError as error:  # such as a permission that is missing
+        raise DamagedCheckpointError(f"{path}: can't be read ({error.strerror})") from error
+    if found != recorded[name]:
+        raise DamagedCheckpointError(
+            f"{path}: damaged, it is not what was written (SHA-256 {found[:16]}, recorded is "
+            f"{recorded[name][:16]})"
+        )
+    return path
+
+
+def check_files(checkpoint: Path) -> None:
+    """Compare every file of a checkpoint with its digest.
+
+    Raises:
+        DamagedCheckpointError: naming the first file that is not what was written.
+    """
+    for name in read_digests(checkpoint).files:
+        check_file(checkpoint, name)
+
+
+def is_whole(checkpoint: Path) -> bool:
+    """Tell whether every file of a checkpoint is what was written."""
+    try:
+        check_files(checkpoint)
+    except DamagedCheckpointError:
+        return False
+    return True
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return file_digest(file, "sha256").hexdigest()
+
+
+def load_weights(checkpoint: Path, stem: str) -> dict[str, Tensor]:
+    """Load the tensors of one file of a checkpoint.
+
+    Raises:
+        DamagedCheckpointError: if the file is damaged, or a value is not finite.
+    """
+    path = check_file(checkpoint, f"{stem}.safetensors")
+    try:
+        tensors = load_file(path)
+    except (SafetensorError, OSError) as error:
+        raise DamagedCheckpointError(
+            f"{path}: not a readable safetensors file ({error})"
+        ) from error
+    for name, tensor in tensors.items():
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+            raise DamagedCheckpointError(f"{path}: {name} holds values that are not finite")
+    return tensors
+
+
+def read_text(checkpoint: Path, name: str) -> str:
+    """Read a text that the caller of ``save_checkpoint`` added.
+
+    Raises:
+        DamagedCheckpointError: if the file is damaged.
+    """
+    path = check_file(checkpoint, name)
+    try:
+        return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise DamagedCheckpointError(f"{checkpoint}: not a checkpoint, it has no {name}") from error
+        raise DamagedCheckpointError(f"{path}: not readable ({error})") from error
 
 
 def load_into(module: torch.nn.Module, checkpoint: Path, stem: str) -> None:
@@ -184,7 +278,7 @@ def load_training_state(checkpoint: Path) -> dict[str, Any]:
     Raises:
         DamagedCheckpointError: if the file is not there or holds more than tensors and numbers.
     """
-    path = checkpoint / STATE_FILE
+    path = check_file(checkpoint, STATE_FILE)
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
     except (OSError, EOFError, RuntimeError, pickle.UnpicklingError) as error:

@@ -343,8 +343,9 @@ def plan_comparison(composer: Composer, arms: Mapping[str, Any] | None = None) -
     """
     check_no_ranks("compare")
     values = composer.values()
-    own = {key: values[key] for key in (*OWN_KEYS, "run_dir")}
-    own |= {key: own[key] or {} for key in ("arms", "grid")}
+    own = {key: values[key] for key in (*OWN_KEYS, "run_dir") if key in values}
+    # Neither arms nor a grid is said by null, and no files of arms by no key at all.
+    own |= {key: {} for key in ("arms", "grid") if own.get(key) is None}
     if arms is not None:
         own["arms"] = dict(arms)
     else:

@@ -10,7 +10,6 @@ from typing import Any
 
 from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
@@ -18,6 +17,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from hrm_deeploop.config import options_of
 from hrm_deeploop.registry import load_plugins, near_names
+from hrm_deeploop.runs.overrides import check_form, parse_overrides, quote_ids, quote_value
 from hrm_deeploop.scaling import RULES
 
 PACKAGE_DIR = Path(__file__).resolve().parents[1]
@@ -25,11 +25,8 @@ PACKAGE_DIR = Path(__file__).resolve().parents[1]
 CONFIG_DIR = next(
     place for place in (PACKAGE_DIR / "configs", PACKAGE_DIR.parent / "configs") if place.is_dir()
 )
-# Overrides whose list elements are task ids.
-ID_LIST = re.compile(r"(?P<key>tasks|data\.tasks|data\.evaluate)=\[(?P<ids>.+)\]")
 Composed = Any  # a DictConfig: its own annotations offend whoever checks types at run time
 MISSING = "???"  # what stands in a file for a value that has to be given
-LIST_ELEMENT = re.compile(r"""\s*'[^']*'|\s*"[^"]*"|[^,]+""")
 
 
 def compose_config(name: str, overrides: Sequence[str]) -> dict[str, Any]:
@@ -58,7 +55,8 @@ class Composer:
         self, name: str, overrides: Sequence[str], changes: Mapping[str, Any] | None = None
     ) -> None:
         self.name = name
-        self.overrides = [_quote_value(_quote_ids(override)) for override in overrides]
+        self.overrides = [quote_value(quote_ids(override)) for override in overrides]
+        check_form(self.overrides, config_groups())
         self.changes = flatten_groups(changes or {})
         self._composed: dict[tuple[str, ...], dict[str, Any]] = {}
 
@@ -129,7 +127,7 @@ def _strings(values: Any, key: str = "") -> Iterator[tuple[str, str]]:
 
 
 def _compose(name: str, overrides: list[str]) -> Composed:
-    parsed = _parse(overrides)
+    parsed = parse_overrides(overrides)
     load_plugins(_plugins(parsed))
     _offer_rules()
     searched = f"hydra.searchpath=[{','.join(f'file://{place}' for place in config_dirs()[1:])}]"
@@ -144,9 +142,17 @@ def _compose(name: str, overrides: list[str]) -> Composed:
                 for given, override in zip(overrides, parsed, strict=True)
                 if override.key_or_group in config_groups()
             ]
-            defaults = OmegaConf.to_container(
-                compose(config_name=name, overrides=[searched, *chosen])
-            )
+            try:
+                plain = compose(config_name=name, overrides=[searched, *chosen])
+            except HydraException:
+                plain = compose(config_name=name)
+                for given, override in zip(overrides, parsed, strict=True):
+                    if override.key_or_group in config_groups():
+                        shown = f"{given}: {name} takes no file of configs/{override.key_or_group}"
+                        raise ValueError(
+                            f"{shown}; its keys: {', '.join(map(str, plain))}"
+                        ) from error
+            defaults = OmegaConf.to_container(plain)
             for override in parsed:
                 if not (override.is_add() or override.key_or_group in config_groups()):
                     _check_key(override.key_or_group, defaults, str(override.input_line))
@@ -190,7 +196,7 @@ def flatten_groups(changes: Mapping[str, Any]) -> dict[str, Any]:
 
 def chosen_files(overrides: Sequence[str], group: str) -> list[str]:
     """The files of a group that the overrides name, as they name them."""
-    for override in _parse(overrides):
+    for override in parse_overrides(overrides):
         if override.key_or_group == group and not (override.is_add() or override.is_delete()):
             value = override.value()
             return [str(choice) for choice in (value if isinstance(value, list) else [value])]
@@ -204,37 +210,6 @@ def format_value(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return "[" + ",".join(map(format_value, value)) + "]"
     return json.dumps(value)
-
-
-def _quote_ids(override: str) -> str:
-    """Quote the ids of an override that lists ids: Hydra would read 00576224 as a number."""
-    match = ID_LIST.fullmatch(override)
-    if match is None:
-        return override
-    ids = [part.strip() for part in LIST_ELEMENT.findall(match["ids"])]
-    quoted = [part if part[:1] in ("'", '"') else json.dumps(part) for part in ids]
-    return f"{match['key']}=[{','.join(quoted)}]"
-
-
-def _quote_value(override: str) -> str:
-    """Quote a value that Hydra can't read as it stands, such as a path with a space or a ``=``."""
-    key, equals, value = override.partition("=")
-    try:
-        OverridesParser.create().parse_override(override)
-    except HydraException:
-        if equals and value and value[0] not in "[{'\"":
-            return f"{key}={json.dumps(value, ensure_ascii=False)}"
-    return override
-
-
-def _parse(overrides: Sequence[str]) -> list[Override]:
-    parser, parsed = OverridesParser.create(), []
-    for override in overrides:
-        try:
-            parsed.append(parser.parse_override(override))
-        except HydraException as error:
-            raise ValueError(f"{override!r}: expected key=value (see --help)") from error
-    return parsed
 
 
 def _rule_values(name: str) -> dict[str, Any]:

@@ -1,6 +1,8 @@
 """The whole configuration of a run, and its file."""
 
+import json
 from collections.abc import Iterator, Mapping
+from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -16,11 +18,12 @@ from pydantic_core import PydanticCustomError
 
 from arc_data.atomic import write_atomically
 from arc_data.config import DataConfig
+from eval.compare import flatten
 from eval.questions import Window
 from eval.record import FORMAT, check_format
 from hrm_deeploop import hrm, looped
 from hrm_deeploop.attention import AttentionName
-from hrm_deeploop.config import ReasonerConfig, ScalingConfig, StrictConfig
+from hrm_deeploop.config import MAX_STEPS, ReasonerConfig, ScalingConfig, StrictConfig
 from hrm_deeploop.device import DeviceName, DtypeName
 from hrm_deeploop.loggers import LOGGERS
 from hrm_deeploop.model import MODELS, Reasoner
@@ -33,24 +36,27 @@ from hrm_deeploop.transitions import HUGINN, TRANSITIONS, TransitionConfig
 __all__ = ["hrm", "looped"]  # imported for their models
 TRANSITION_KEYS = ("transition", "transition_H")
 CONFIG_FILE = "config.yaml"
+Count = Annotated[int, Field(ge=1, le=MAX_STEPS)]
 NewPuzzles = Literal["refuse", "init"]
 
 
 class EvaluationConfig(StrictConfig):
     """How a run is evaluated."""
 
-    votes: int | None = Field(ge=1)  # A, identity included; null: every augmentation there is
-    validation_votes: int = Field(ge=1)  # A of the evaluations during training
-    attempts: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(strict=False, min_length=1)]
-    batch_size: int = Field(ge=1)
+    votes: int | None = Field(
+        ge=1, le=MAX_STEPS
+    )  # A, identity included; null: every augmentation there is
+    validation_votes: Count  # A of the evaluations during training
+    attempts: Annotated[tuple[Count, ...], Field(strict=False, min_length=1)]
+    batch_size: Count
 
 
 class AlignmentConfig(StrictConfig):
     """Visit alignment during training (see hrm_deeploop/alignment.py)."""
 
-    every: int | None = Field(ge=1)  # measure every so many steps; null: never
-    rows: int = Field(ge=1)  # training examples, the same each time
-    segment: int = Field(ge=1)  # of deep supervision
+    every: Count | None  # measure every so many steps; null: never
+    rows: Count  # training examples, the same each time
+    segment: Count  # of deep supervision
 
 
 def _named_kinds(values: Mapping[str, Any]) -> Iterator[tuple[Registry[Any], str]]:
@@ -100,18 +106,20 @@ class RunConfig(StrictConfig):
     evaluation: EvaluationConfig
     alignment: AlignmentConfig
     seed: int = Field(ge=0, lt=2**63)
-    epochs: int = Field(ge=1, le=10**9)
-    total_steps: int | None = Field(ge=1, le=10**9)  # overrides epochs
+    epochs: Count
+    total_steps: Count | None  # overrides epochs
     run_dir: str = Field(min_length=1)
     resume: Literal["never", "auto"]
-    stop_after: int | None = Field(ge=1)  # stop cleanly after this step
-    checkpoint_every: int | None = Field(ge=1)  # null: at the end alone
-    keep_last: int = Field(ge=1)  # checkpoints to keep, newest first ...
-    keep_every: int | None = Field(ge=1)  # ... and those of steps that this divides; and the best
-    eval_interval: int | None = Field(ge=1)  # validate, and save, every so many steps
+    stop_after: Count | None  # stop cleanly after this step
+    checkpoint_every: Count | None  # null: at the end alone
+    keep_last: Count  # checkpoints to keep, newest first ...
+    keep_every: int | None = Field(
+        ge=1, le=MAX_STEPS
+    )  # ... and those of steps that this divides; and the best
+    eval_interval: Count | None  # validate, and save, every so many steps
     new_puzzles: NewPuzzles
-    micro_batch_size: int | None = Field(ge=1)  # null: a rank's whole batch at once
-    log_every: int = Field(ge=1)
+    micro_batch_size: Count | None  # null: a rank's whole batch at once
+    log_every: Count
     logger: str
     device: DeviceName
     dtype: DtypeName
@@ -211,6 +219,19 @@ class RunConfig(StrictConfig):
         """The transitions that the model has, by their keys."""
         return {key: getattr(self, key) for key in self.kind.loops}
 
+    @property
+    def digest(self) -> str:
+        """SHA-256 of what decides the answers of given weights and the course of the training.
+
+        That is every key but those that a continuation may change and those that name the tasks,
+        which are compared by their content; and the gains that the scaling rule gives.
+        """
+        values = flatten(self.model_dump(mode="json"))
+        left_out = RESUMABLE_KEYS | TASK_KEYS
+        kept = {key: value for key, value in values.items() if key not in left_out}
+        kept["gains"] = self.gains
+        return sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()
+
     def num_steps(self, examples_per_epoch: int) -> int:
         """Length of the run in optimiser steps."""
         if self.total_steps is not None:
@@ -218,9 +239,16 @@ class RunConfig(StrictConfig):
         return max(1, self.epochs * examples_per_epoch // self.optim.global_batch_size)
 
 
+# Where the data lies: its content is what is compared.
+DATA_PATHS = ("data.folders", "data.challenges", "data.solutions", "data.extra_folders")
+# Which tasks there are and which are held out: what new_puzzles=init lets change.
+TASK_KEYS = frozenset(
+    (*DATA_PATHS, "data.source", "data.splits", "data.tasks", "data.extra_sources", "data.evaluate")
+)
 # What may differ between a run and its continuation.
 RESUMABLE_KEYS = frozenset(
     (
+        *DATA_PATHS,
         *("plugins", "run_dir", "resume", "stop_after", "checkpoint_every", "logger", "device"),
         *("keep_last", "keep_every", "new_puzzles", "micro_batch_size", "compile"),
         "attention",

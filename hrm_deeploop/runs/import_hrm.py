@@ -24,11 +24,12 @@ from hrm_deeploop.config import StrictConfig
 from hrm_deeploop.hrm_weights import convert_weights
 from hrm_deeploop.runs.build import build_network
 from hrm_deeploop.runs.checking import read_yaml, validate
-from hrm_deeploop.runs.checkpoint import save_checkpoint
+from hrm_deeploop.runs.checkpoint import IMPORTED_FROM, save_checkpoint
 from hrm_deeploop.runs.compose import compose_config
 from hrm_deeploop.runs.config import CONFIG_FILE, RunConfig
 from hrm_deeploop.runs.data import PUZZLES_FILE, Data, load_tasks
 from hrm_deeploop.runs.directory import CHECKPOINTS, describe_run
+from hrm_deeploop.runs.seen import TASKS_FILE, see
 
 STEP = re.compile(r"step_(\d+)")
 TRAINING_KEYS = (
@@ -131,8 +132,13 @@ def import_hrm(options: ImportOptions) -> ImportedRun:
             "model": weights.network,
             "puzzle_embedding": {"weight": weights.table[torch.from_numpy(puzzles.rows)]},
         },
-        training_state={"imported_from": "HRM"},
-        texts={PUZZLES_FILE: write_puzzles(puzzles.saved)},
+        training_state={IMPORTED_FROM: "HRM"},
+        texts={
+            PUZZLES_FILE: write_puzzles(puzzles.saved),
+            # What the rows trained on is known to whoever trained them.
+            TASKS_FILE: see(collection, training=None).to_json(),
+        },
+        config_digest=config.digest,
     )
     return ImportedRun(
         run_dir=run_dir,

@@ -21,6 +21,7 @@ class MetricsLog:
 
     def __init__(self, path: Path, *, resumed_step: int = 0, logger: Logger | None = None) -> None:
         self._logger = logger
+        self._path = path
         path.parent.mkdir(parents=True, exist_ok=True)
         if resumed_step and not path.is_file():
             log.warning("%s: is gone; the log goes on from step %s", path, resumed_step)
@@ -30,8 +31,11 @@ class MetricsLog:
 
     def write(self, row: Mapping[str, float | int]) -> None:
         """Log one row; it must hold ``step``."""
-        self._file.write(json.dumps(row) + "\n")
-        self._file.flush()
+        try:
+            self._file.write(json.dumps(row) + "\n")
+            self._file.flush()
+        except OSError as error:  # a full disk, which names no file
+            raise type(error)(error.errno, f"{self._path}: {error.strerror}") from error
         if self._logger is not None:
             self._logger.write(row)
 
@@ -76,6 +80,8 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
             rows.append(json.loads(line))
             if not isinstance(rows[-1], dict) or type(rows[-1].get("step")) is not int:
                 raise ValueError("an object with an integer step was expected")
-    except (OSError, ValueError) as error:
+            if not all(type(value) in (int, float) for value in rows[-1].values()):
+                raise ValueError("numbers by name were expected")
+    except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f"{path}, line {len(rows)}: not a line of metrics ({error})") from error
     return rows

@@ -251,8 +251,14 @@ class _Run(NamedTuple):
 
 
 @torch.inference_mode()
-def held_out_losses(predictor: Predictor, questions: Questions) -> Float[np.ndarray, " n"]:
+def held_out_losses(
+    predictor: Predictor,
+    questions: Questions,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> Float[np.ndarray, " n"]:
     """Token loss of every row after all segments, with outputs that are known, at offset (0, 0).
+
+    ``should_stop`` is asked before every batch; the losses are then of no use.
 
     With ``window=task`` a row is a window as in training, which covers its output.
     """
@@ -260,6 +266,8 @@ def held_out_losses(predictor: Predictor, questions: Questions) -> Float[np.ndar
     for group in predictor.groups(questions, known=True):
         rows_at_once = predictor.rows_at_once(group)
         for start in range(0, len(group.rows), rows_at_once):
+            if should_stop():
+                return losses
             members = slice(start, start + rows_at_once)
             labels = predictor.tokens(questions, group, members, "output")
             embedded = predictor.embed(questions, group, members)

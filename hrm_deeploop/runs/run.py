@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -21,12 +21,12 @@ from eval.tables import format_html
 from eval.task_answer import TaskAnswer, answer_task
 from hrm_deeploop.device import DeviceName, choose_device
 from hrm_deeploop.runs.checking import validate
+from hrm_deeploop.runs.choices import DataPaths, EvaluateOptions
 from hrm_deeploop.runs.config import RunConfig, load_config
 from hrm_deeploop.runs.data import Data, load_data
 from hrm_deeploop.runs.directory import METRICS_FILE, find_checkpoint
 from hrm_deeploop.runs.evaluation import (
     EVALUATIONS,
-    EvaluateOptions,
     EvaluationResult,
     evaluate_run,
     load_predictor,
@@ -137,6 +137,7 @@ class Run:
             "run": str(self.directory),
             "checkpoint": self.step,
             "device": self.device,
+            "data": {name: getattr(self.config.data, name) for name in DataPaths.model_fields},
             **choices,
         }
         result = evaluate_run(validate(EvaluateOptions, values))
@@ -165,15 +166,24 @@ class Run:
 
 
 def load_run(
-    path: str | Path, *, checkpoint: str | int = "last", device: DeviceName = "auto"
+    path: str | Path,
+    *,
+    checkpoint: str | int = "last",
+    device: DeviceName = "auto",
+    data: Mapping[str, Any] | None = None,
 ) -> Run:
     """Open a run's directory at a checkpoint: ``last``, ``best`` or a step.
+
+    ``data`` says where the run's data lies now, if it was moved: ``{"folders": ["tasks"]}``.
 
     Raises:
         ValueError: if there is no run, no such checkpoint, or a plugin is missing.
     """
     directory = Path(path)
     config = load_config(directory).changed(run_dir=str(directory))
+    if data is not None:
+        paths: DataPaths = validate(DataPaths, dict(data))
+        config = config.changed(data=paths.move(config.data))
     return Run(
         directory=directory,
         config=config,
@@ -207,7 +217,6 @@ def _read_task(given: TaskLike, known: Mapping[str, Task]) -> Task:
 
 def _without_rows(predictor: Predictor, ndim: int) -> Predictor:
     """Return a predictor whose every puzzle has the vector that training starts from: zeros."""
-    from dataclasses import replace
 
     def lookup(puzzle_ids: torch.Tensor) -> torch.Tensor:
         return torch.zeros(len(puzzle_ids), ndim, device=puzzle_ids.device)

@@ -1,6 +1,5 @@
 """Train one run; its configuration, metrics and checkpoints land in its directory."""
 
-from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,11 +33,15 @@ def train_run(config: RunConfig, ranks: Ranks, report: Report | None = None) -> 
             another process trains in the directory.
         NonFiniteError: if a loss or gradient is not finite.
     """
-    session = Session(config, ranks)
-    trainer, run_dir = session.trainer, Path(config.run_dir)
+    with Session(config, ranks) as session:
+        return _train(session, report)
+
+
+def _train(session: Session, report: Report | None) -> Trained:
+    config, ranks, trainer = session.config, session.ranks, session.trainer
+    run_dir = Path(config.run_dir)
     until = min(trainer.total_steps, config.stop_after or trainer.total_steps)
     with (
-        closing(session),
         open_log(
             run_dir / METRICS_FILE,
             is_main=ranks.is_main,
@@ -61,6 +64,7 @@ def train_run(config: RunConfig, ranks: Ranks, report: Report | None = None) -> 
             save=session.save,
             eval_interval=config.eval_interval,
             evaluate=session.validate if config.eval_interval else None,
+            evaluate_first=session.validation_is_due(),
             measure_every=config.alignment.every,
             measure=session.measure_alignment,
             report=told,

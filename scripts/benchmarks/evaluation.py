@@ -27,9 +27,10 @@ from eval.submission import build_submission, write_submission
 from eval.vote import count_ballots
 from hrm_deeploop.device import Ranks, choose_device
 from hrm_deeploop.runs.checking import validate
+from hrm_deeploop.runs.choices import Choices
 from hrm_deeploop.runs.compose import compose_config
 from hrm_deeploop.runs.directory import find_checkpoint
-from hrm_deeploop.runs.evaluation import Choices, Evaluation
+from hrm_deeploop.runs.evaluation import Evaluation
 from hrm_deeploop.runs.predict import Halting, predict
 from hrm_deeploop.runs.training import train_run
 from scripts.benchmarks.machine import describe_machine, run_config, time_in_turn

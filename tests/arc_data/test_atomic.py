@@ -6,7 +6,7 @@ import stat
 
 import pytest
 
-from arc_data.atomic import UMASK, write_atomically
+from arc_data.atomic import FILE_MODE, write_atomically
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,7 @@ def test_a_new_file_is_as_readable_as_any_other(tmp_path):
     own, other = tmp_path / "own", tmp_path / "other"
     write_atomically(own, "x")
     other.write_text("x")
-    assert stat.S_IMODE(own.stat().st_mode) == 0o666 & ~UMASK
+    assert stat.S_IMODE(own.stat().st_mode) == FILE_MODE
     assert own.stat().st_mode == other.stat().st_mode
 
 

@@ -29,7 +29,8 @@ def problems_of(function, *arguments):
     [
         (
             "31_wide",
-            "train pair 0, input, row 0: expected a list of 1 to 30 cells, got a list of 31",
+            "train pair 0, input: expected 1 to 30 rows and columns, got a grid that is too large: "
+            "1 x 31",
         ),
         ("color_10", "train pair 0, input, row 0, column 1: expected an integer 0..9, got 10"),
         ("empty_grid", "train pair 0, input, row 0: expected a list of 1 to 30 cells"),

@@ -147,7 +147,7 @@ def test_the_licence_of_a_folder_is_read_from_beside_it(data_config, tmp_path):
         (dict(source="folder"), "source=folder needs folders"),
         (dict(source="kaggle"), "source=kaggle needs challenges"),
         (dict(folders=("x",)), "belongs to source=folder, not arc1-mini"),
-        (dict(solutions="x"), "solutions=x needs challenges"),
+        (dict(solutions="x"), "solutions=.*/x needs challenges"),
     ],
 )
 def test_a_source_needs_its_paths_and_no_others(changes, message, data_config):

@@ -22,8 +22,11 @@ PAIR = {"input": [[1, 0], [0, 2]], "output": [[3]]}
         ([], "expected a list of 1 to 30 rows, got a list of 0"),
         ([[]], "row 0: expected a list of 1 to 30 cells, got a list of 0"),
         ("12", "expected a list of 1 to 30 rows, got '12'"),
-        ([[0] * 31], "row 0: expected a list of 1 to 30 cells, got a list of 31"),
-        ([[0]] * 31, "expected a list of 1 to 30 rows, got a list of 31"),
+        (
+            [[0] * 31] * 2,
+            "expected 1 to 30 rows and columns, got a grid that is too large: 2 x 31",
+        ),
+        ([[0]] * 31, "expected 1 to 30 rows and columns, got a grid that is too large: 31 x 1"),
     ],
 )
 def test_a_wrong_grid_is_named_with_its_cell(value, message):

@@ -1,6 +1,10 @@
 """Ladders counted by hand, and the warnings about numbers that can't be trusted."""
 
-from eval.ladder import build_ladder
+import pytest
+
+from eval.ladder import build_ladder, format_ladders
+from eval.plots import ladders_svg, plot_ladders
+from eval.predictions import About
 from eval.tables import Table, format_markdown
 from eval.vote import count_ballots
 
@@ -72,6 +76,28 @@ def test_warnings_tell_of_lone_voters_of_unanimity_and_of_flat_ladders(
 def test_a_perfect_ladder_is_flat_without_a_warning(make_predictions, make_task, plain):
     rows = [("t", 0, plain, [[7]], 0.5), ("t", 0, plain, [[7]], 0.5), ("t", 0, plain, [[1]], 0.5)]
     assert ladder_of(make_predictions(rows, [make_task("t", [[7]])])).warnings == ()
+
+
+def test_empty_predictions_are_counted_and_notes_stand_among_the_warnings(
+    make_predictions, make_task, plain
+):
+    rows = [("t", 0, plain, answer, 0.5) for answer in ([[7]], [], [[7]], [[1]])]
+    about = About(notes=("2 of 5 evaluated tasks left out: larger than the canvas",))
+    ladder = ladder_of(make_predictions(rows, [make_task("t", [[7]])], about=about))
+    assert ladder.num_empty == 1
+    assert ladder.warnings[0] == about.notes[0]
+    text = format_ladders({"run": ladder})
+    assert "run: 1 predictions are empty" in text
+    assert "warning: run: 2 of 5 evaluated tasks left out" in text
+
+
+@pytest.mark.parametrize("name", ["$\\frac{$", "a$b$c", "50 %", "_", "{x}^2"])
+def test_a_run_of_any_name_is_drawn(name, make_predictions, make_task, plain, tmp_path):
+    rows = [("t", 0, plain, [[7]], 0.5), ("t", 0, plain, [[1]], 0.5)]
+    ladder = ladder_of(make_predictions(rows, [make_task("t", [[7]])]))
+    plot_ladders({name: ladder}, tmp_path / "ladder.png")
+    assert (tmp_path / "ladder.png").read_bytes().startswith(b"\x89PNG")
+    assert ladders_svg({name: ladder})
 
 
 def test_a_bar_in_an_entry_is_no_border_of_a_markdown_table():

@@ -71,7 +71,7 @@ def test_a_damaged_file_is_refused_wherever_the_damage_is(recorded, tmp_path):
         ("task", [0, 1], "a row of no task"),
         ("dihedral", [0, 8], "a row of no augmentation"),
         ("cells", [1], "cells do not fill"),
-        ("cells", [1, 10], "cells do not fill"),
+        ("cells", [1, 10], "cells of other colors"),
         ("halt", [0.5], "columns of different lengths"),
     ],
 )

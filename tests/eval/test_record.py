@@ -97,6 +97,7 @@ MANIFEST = Manifest(
         source="arc1",
         sha256="ab",
         num_tasks=59,
+        left_out={"not a valid task": 1},
         num_evaluated_tasks=59,
         num_puzzles=1003,
         puzzles_sha256="cd",

@@ -10,8 +10,8 @@ from eval.ladder import build_ladder
 from eval.submission import (
     NO_ANSWER,
     build_submission,
-    read_submission,
-    score_submission,
+    grade_file,
+    grade_submission,
     write_submission,
 )
 from eval.vote import count_ballots
@@ -48,7 +48,9 @@ def test_arckits_own_data_decides_what_a_written_submission_is_worth(recorded, t
     assert np.mean([np.mean(pairs) for pairs in solved.values()]) == pytest.approx(
         expected["pass_at_k_arc_prize"]["2"]
     )
-    again = score_submission(read_submission(path, predictions.tasks), predictions.tasks)
+    graded = grade_file(path, predictions.tasks)
+    assert graded.remarks == []
+    again = graded.score
     assert again.all_tests == ladder.all_tests[2]
     assert again.arc_prize == ladder.arc_prize[2]
 
@@ -73,7 +75,7 @@ def test_hidden_outputs_are_submitted_and_not_scored(make_predictions, make_task
     tasks = [make_task("t", [[7]], None)]
     submission = submission_of(make_predictions([("t", 0, plain, [[7]], 0.5)], tasks))
     assert submission["t"][0]["attempt_1"] == [[7]]
-    assert score_submission(submission, tasks) is None
+    assert grade_submission(submission, tasks, "").score is None
 
 
 ENTRY = {"attempt_1": [[1]], "attempt_2": [[2]]}
@@ -82,7 +84,6 @@ ENTRY = {"attempt_1": [[1]], "attempt_2": [[2]]}
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ([], "expected an object with task ids as keys"),
         ({}, "task 't': expected 2 entries, one a test pair, got no such task"),
         ({"t": [ENTRY]}, "task 't': expected 2 entries, one a test pair, got a list of 1"),
         ({"t": [ENTRY, ENTRY], "u": []}, "task 'u': expected a task of the challenge"),
@@ -94,10 +95,44 @@ ENTRY = {"attempt_1": [[1]], "attempt_2": [[2]]}
         ({"t": [ENTRY, {**ENTRY, "attempt_2": []}]}, "attempt_2: expected a list of 1 to 30 rows"),
     ],
 )
-def test_an_illegal_submission_is_refused_by_task_and_test_pair(
-    value, message, tmp_path, make_task
-):
+def test_an_illegal_submission_is_not_written(value, message, tmp_path, make_task):
     path = tmp_path / "submission.json"
-    path.write_text(json.dumps(value))
     with pytest.raises(ValueError, match="submission.json.*" + message):
-        read_submission(path, [make_task("t", [[1]], [[2]])])
+        write_submission(value, [make_task("t", [[1]], [[2]])], path)
+    assert not path.exists()
+
+
+TALL = {"attempt_1": [[1]] * 60, "attempt_2": [[2]]}
+
+
+@pytest.mark.parametrize(
+    ("value", "arc_prize", "missing", "illegal", "unknown"),
+    [
+        ({"t": [ENTRY, ENTRY]}, 1.0, 0, 0, 0),
+        ({}, 0.0, 4, 0, 0),
+        ({"t": [{"attempt_1": [[1]]}, ENTRY]}, 1.0, 1, 0, 0),  # a single attempt
+        ({"t": [{"attempt_1": [], "attempt_2": None}, ENTRY]}, 0.5, 0, 2, 0),
+        ({"t": [TALL, TALL], "u": [ENTRY]}, 0.5, 0, 2, 1),
+        ({"t": [ENTRY]}, 0.5, 2, 0, 0),
+        ({"t": ENTRY}, 0.0, 4, 0, 0),
+        ({"t": [None, [[[1]], [[2]]]]}, 0.0, 4, 0, 0),
+        ({"t": [{**ENTRY, "attempt_3": [[9]]}, {"attempt_3": [[2]]}, ENTRY]}, 0.5, 2, 0, 0),
+        ({"t": [{"attempt_1": [[True]], "attempt_2": "x"}, ENTRY]}, 0.5, 0, 2, 0),
+    ],
+)
+def test_what_is_not_legal_in_a_submission_counts_as_wrong_and_is_counted(
+    value, arc_prize, missing, illegal, unknown, make_task
+):
+    graded = grade_submission(value, [make_task("t", [[1]], [[2]])], "s.json")
+    assert graded.score.arc_prize == arc_prize
+    assert graded.score.all_tests == (arc_prize == 1.0)
+    assert (graded.num_missing, graded.num_illegal, graded.num_unknown) == (
+        *(missing, illegal),
+        unknown,
+    )
+
+
+@pytest.mark.parametrize("value", [[], None, 3, "x"])
+def test_what_is_no_object_is_no_submission(value, make_task):
+    with pytest.raises(ValueError, match=r"s\.json: expected an object with task ids"):
+        grade_submission(value, [make_task("t", [[1]])], "s.json")

@@ -161,6 +161,7 @@ def test_resuming_is_exact(
         weights={stem: module.state_dict() for stem, module in half.modules().items()},
         training_state=half.training_state(),
         texts={},
+        config_digest="",
     )
     for stem, module in resumed.modules().items():
         load_into(module, checkpoint, stem)

@@ -52,6 +52,11 @@ def test_wandb_is_offline_without_a_key(environment, mode, monkeypatch, tmp_path
     start_wandb(tmp_path / "run", {"lr": 1.0})
     assert calls[0]["mode"] == mode
     assert calls[0]["config"] == {"lr": 1.0}
+    start_wandb(tmp_path / "run", {"lr": 1.0})  # a resumed run goes on as the same
+    assert calls[1]["id"] == calls[0]["id"]
+    assert calls[1]["resume"] == "allow"
+    start_wandb(tmp_path / "other", {"lr": 1.0})
+    assert calls[2]["id"] != calls[0]["id"]
 
 
 def test_trackio_logs_rows_at_their_steps_under_the_runs_name(monkeypatch, tmp_path):

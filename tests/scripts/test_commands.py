@@ -32,10 +32,12 @@ def test_a_run_directory_holds_what_the_design_says(trained):
     assert "rule: deeploop" in result.stderr  # the effective configuration
     checkpoint = run_dir / "checkpoints" / "step_00000020"
     assert sorted(path.name for path in checkpoint.iterdir()) == [
+        "digests.json",
         "ema.safetensors",
         "model.safetensors",
         "puzzle_embedding.safetensors",
         "puzzles.json",
+        "tasks.json",
         "training_state.pt",
     ]
     assert (run_dir / "checkpoints" / "step_00000010").is_dir()
@@ -176,10 +178,12 @@ def test_evaluation_refuses_a_damaged_or_absent_checkpoint(trained, tmp_path):
     (checkpoint / "ema.safetensors").write_bytes(b"junk")
     result = run("evaluate", f"run={run_dir}")
     assert result.returncode == 2
-    assert "not a readable safetensors file" in result.stderr.splitlines()[-1]
+    last = result.stderr.splitlines()[-1]
+    assert "ema.safetensors: damaged, it is not what was written" in last
+    assert last.endswith("checkpoint=10 is whole")
     (checkpoint / "puzzles.json").unlink()
     result = run("evaluate", f"run={run_dir}")
-    assert "not a checkpoint, it has no puzzles.json" in result.stderr.splitlines()[-1]
+    assert "not a whole checkpoint, puzzles.json is gone" in result.stderr.splitlines()[-1]
 
 
 @pytest.mark.parametrize("script", ["train", "evaluate", "compare", "describe"])

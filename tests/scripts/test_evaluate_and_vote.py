@@ -17,9 +17,11 @@ from eval.predictions import About, load_predictions
 from eval.vote import count_ballots
 from hrm_deeploop.device import Ranks
 from hrm_deeploop.hrm import HRM
+from hrm_deeploop.runs.checkpoint import DIGESTS_FILE, load_weights, read_digests
+from hrm_deeploop.runs.choices import Choices
 from hrm_deeploop.runs.config import load_config
 from hrm_deeploop.runs.directory import find_checkpoint
-from hrm_deeploop.runs.evaluation import Choices, Evaluation
+from hrm_deeploop.runs.evaluation import Evaluation
 from tests.commands import in_a_process, start_of
 from tests.commands import in_process as run
 
@@ -72,7 +74,14 @@ def assert_same_answers(path, other):
 def test_an_evaluation_writes_every_file_and_the_segments_asked_for(evaluated):
     directory, printed = evaluated
     assert {path.name for path in directory.iterdir()} == {
-        *("predictions.npz", "ladder.json", "ladder.png", "submission.json", "report.html"),
+        *(
+            "predictions.npz",
+            "ladder.json",
+            "ladder.png",
+            "submission.json",
+            "report.html",
+            ".lock",
+        ),
     }
     assert json.loads((directory / "ladder.json").read_text()) == printed["ladder"]
     assert list(printed["ladder"]["segments_at_2"]["all_tests"]) == ["1", "2", "3"]
@@ -130,6 +139,11 @@ def test_other_weights_are_predicted_anew(run_dir, caplog):
     assert evaluation_of(run_dir, votes=1).predict() is None
     checkpoint = find_checkpoint(run_dir, "last")
     shutil.copy(checkpoint / "model.safetensors", checkpoint / "ema.safetensors")
+    with pytest.raises(ValueError, match=r"ema\.safetensors: damaged"):
+        load_weights(checkpoint, "ema")
+    recorded = read_digests(checkpoint)
+    files = {**recorded.files, "ema.safetensors": recorded.files["model.safetensors"]}
+    recorded.model_copy(update={"files": files}).save(checkpoint / DIGESTS_FILE)
     evaluation_of(run_dir, votes=1).predict()
     assert "of other weights or choices, predicting anew" in caplog.text
 
@@ -163,9 +177,13 @@ def test_scoring_the_submission_gives_the_ladders_k_2(evaluated, tmp_path):
     result = run("vote", f"submission={tmp_path / 'submission.json'}")
     assert result.returncode == 2
     assert "no predictions.npz beside it" in result.stderr.splitlines()[-1]
-    result = run("vote", f"submission={submission}", "data=arc1-mini")
-    assert result.returncode == 2
-    assert "expected 1 entries, one a test pair, got no such task" in result.stderr
+    # Of 59 tasks two were submitted: the others' attempts count as wrong, and are counted.
+    graded = run("vote", f"submission={submission}", "data=arc1-mini", "output=json")
+    found = json.loads(graded.stdout)
+    assert found["num_missing"] == 2 * (69 - 3)
+    assert found["scores"]["all_tests"] == expected["all_tests"] * 2 / 59
+    text = run("vote", f"submission={submission}", "data=arc1-mini").stdout
+    assert "warning: 132 attempts are missing; each counts as a wrong one" in text
 
 
 def test_votes_of_several_files_are_pooled_when_asked_to(evaluated, tmp_path):

@@ -8,7 +8,10 @@ import torch
 from safetensors.torch import load_file
 
 from eval.predictions import load_predictions
+from hrm_deeploop.device import Ranks
 from hrm_deeploop.runs.checkpoint import load_weights
+from hrm_deeploop.runs.config import load_config
+from hrm_deeploop.runs.training import train_run
 from tests.commands import in_process as run
 
 TABLE = "model.inner.puzzle_emb.weights"
@@ -125,3 +128,12 @@ def test_a_file_that_is_no_checkpoint_is_refused(release, tmp_path):
     assert "not a readable state dict" in result.stderr.splitlines()[-1]
     missing = run("import_hrm", "checkpoint=nowhere", "identifiers=x", "run_dir=y")
     assert "all_config.yaml: not a readable YAML file" in missing.stderr.splitlines()[-1]
+
+
+def test_an_imported_run_is_not_trained_further(release, tmp_path):
+    write, _ = release
+    run_dir = tmp_path / "run"
+    assert run("import_hrm", *write(list(range(10))), f"run_dir={run_dir}").returncode == 0
+    config = load_config(run_dir).changed(run_dir=str(run_dir), resume="auto")
+    with pytest.raises(ValueError, match="imported from HRM; such a run is evaluated"):
+        train_run(config, Ranks(device=torch.device("cpu")))

@@ -18,7 +18,7 @@ import torch
 from filelock import FileLock
 
 from hrm_deeploop.runs.checkpoint import list_checkpoints, load_weights
-from hrm_deeploop.runs.directory import lock_run
+from hrm_deeploop.runs.locking import hold_directory
 from hrm_deeploop.runs.metrics import read_metrics
 from tests.commands import in_a_process, in_process, start_of
 
@@ -76,7 +76,16 @@ def wait_for_step(run_dir, step, process):
 LONG = ["total_steps=100000", "optim.lr_decay_fraction=0.0001", "checkpoint_every=2", "log_every=2"]
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(
+    ("number", "status"),
+    [
+        (signal.SIGTERM, 143),
+        (signal.SIGINT, 130),
+        pytest.param(signal.SIGHUP, 129, marks=pytest.mark.slow),
+        pytest.param(signal.SIGUSR1, 138, marks=pytest.mark.slow),
+        pytest.param(signal.SIGUSR2, 140, marks=pytest.mark.slow),
+    ],
+)
 def test_a_signal_finishes_the_step_saves_and_exits(number, status, tmp_path):
     process = start(tmp_path, *LONG, "checkpoint_every=1000")
     while not (tmp_path / "metrics.jsonl").exists() or not read_metrics(tmp_path / "metrics.jsonl"):
@@ -176,7 +185,7 @@ def test_checkpoints_that_are_all_damaged_are_not_trained_over(tmp_path):
         path.write_bytes(b"")
     result = run(tmp_path, "total_steps=5", "resume=auto")
     assert result.returncode == 2
-    assert "none of its checkpoints can be read" in result.stderr.splitlines()[-1]
+    assert "none of its checkpoints is whole" in result.stderr.splitlines()[-1]
 
 
 def test_a_diverged_run_stops_with_step_and_cause(tmp_path):
@@ -215,20 +224,23 @@ def test_changed_data_is_refused_by_id_and_opted_into(tmp_path):
     assert "4 of 8 puzzles have a row among the 8" in accepted.stderr
     write("a", "b", color=5)
     result = run(run_dir, *own, "resume=auto")
-    assert "the data has changed since the run was started" in result.stderr.splitlines()[-1]
+    last = result.stderr.splitlines()[-1]
+    assert "not what the run was trained on: task a, test pair 0 has other grids" in last
+    result = in_process("evaluate", f"run={run_dir}")
+    assert "task a, test pair 0 has other grids" in result.stderr.splitlines()[-1]
     result = run(run_dir, *own, "resume=auto", "new_puzzles=init")
     assert result.returncode == 0, result.stderr
     assert newest(run_dir) == 20
 
 
 def test_two_processes_do_not_train_in_one_directory(tmp_path):
-    lock = lock_run(tmp_path / "run")
-    assert lock is not None
-    refused = run(tmp_path / "run")
-    assert refused.returncode == 2
-    assert "another process is training there" in refused.stderr.splitlines()[-1]
-    assert not (tmp_path / "run" / "config.yaml").exists()
-    lock.release()
+    with hold_directory(tmp_path / "run", "training"):
+        refused = run(tmp_path / "run")
+        assert refused.returncode == 2
+        last = refused.stderr.splitlines()[-1]
+        assert f"another process is training there (process {os.getpid()} on " in last
+        assert not (tmp_path / "run" / "config.yaml").exists()
+    assert not (tmp_path / "run").exists()  # nothing was written, so nothing is left
     done = run(tmp_path / "run", "stop_after=2")
     assert done.returncode == 0, done.stderr
     (tmp_path / "run" / "metrics.jsonl").unlink()
@@ -245,11 +257,14 @@ def test_a_file_system_without_locks_is_trained_on_with_a_word(
         raise OSError(number, "no locks here")
 
     monkeypatch.setattr(FileLock, "acquire", refuse)
-    assert lock_run(tmp_path / "run") is None
-    assert "can't be locked" in caplog.text
+    with hold_directory(tmp_path / "run", "training"):
+        assert "can't be locked" in caplog.text
     number = errno.EIO
-    with pytest.raises(OSError, match="no locks here"):
-        lock_run(tmp_path / "run")
+    with (
+        pytest.raises(OSError, match="no locks here"),
+        hold_directory(tmp_path / "run", "training"),
+    ):
+        pass
 
 
 def test_validation_chooses_the_best_checkpoint_on_demonstrations(tmp_path):

@@ -25,11 +25,11 @@ from typing import Any, Literal, NamedTuple
 import cloudpickle
 import torch
 
-from hrm_deeploop.fit import StopSignals
 from hrm_deeploop.runs.engines import worker
 from hrm_deeploop.runs.engines.display import Display
 from hrm_deeploop.runs.engines.jobs import Progress, Report, StoppedError
 from hrm_deeploop.runs.engines.records import log_levels
+from hrm_deeploop.stop_signals import StopSignals
 
 VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 CPU_QUOTA = Path("/sys/fs/cgroup/cpu.max")

@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import cloudpickle
 
-from hrm_deeploop.fit import StopSignals
 from hrm_deeploop.runs.engines.display import Display
 from hrm_deeploop.runs.engines.jobs import FailedError, Progress, Report, StoppedError, Throttle
 from hrm_deeploop.runs.engines.processes import num_cores, thread_variables
 from hrm_deeploop.runs.engines.records import forward_logs, log_levels
+from hrm_deeploop.stop_signals import STOP_SIGNALS, StopSignals
 
 if TYPE_CHECKING:
     from ray import ObjectRef
@@ -125,7 +125,7 @@ def connected(address: str | None, num_cpus: int | None) -> Iterator[None]:
             "object_store_memory": OBJECT_STORE,
         }
     is_main = current_thread() is main_thread()
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
     try:
         # "local" starts a cluster even where one is running; None would take that one.
         # Ray tells of dead workers on stdout, which belongs to results.

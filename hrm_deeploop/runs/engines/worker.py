@@ -1,9 +1,9 @@
 """A worker process: runs the jobs that its parent sends, one at a time, and stops in order.
 
-Signals. A job handles SIGINT and SIGTERM itself: it installs handlers, finishes its step at the
-first signal, and saves. A second one must not reach it while it saves. But a terminal, a batch
-system or a notebook signals the whole process group, and the parent asks its workers too. So both
-signals are blocked here, from before the interpreter starts; a thread takes what comes, from
+Signals. A job handles the signals that ask for an end itself: it installs handlers, finishes its
+step at the first one, and saves. A second one must not reach it while it saves. But a terminal, a
+batch system or a notebook signals the whole process group, and the parent asks its workers too. So
+these signals are blocked here, from before the interpreter starts; a thread takes what comes, from
 either side, and calls the job's handler once. Where a job has no handler it is interrupted.
 
 Life. The parent's end of the connection closes when the parent dies, whatever killed it. The worker
@@ -25,9 +25,10 @@ import cloudpickle
 
 from hrm_deeploop.runs.engines.jobs import FailedError, Progress, StoppedError, Throttle
 from hrm_deeploop.runs.engines.records import forward_logs
+from hrm_deeploop.stop_signals import STOP_SIGNALS
 
-BLOCKED = frozenset({signal.SIGINT, signal.SIGTERM})
-WAKE = signal.SIGUSR1  # interrupts the main thread, which the blocked ones don't
+BLOCKED = frozenset(STOP_SIGNALS)
+WAKE = signal.SIGURG  # interrupts the main thread, which the blocked ones don't
 TELL_EVERY = 0.1  # seconds
 LOOK_EVERY = 0.5  # seconds, for a signal that came without the parent
 
