@@ -16,8 +16,8 @@ STOP_SIGNALS = tuple(
 class StopSignals:
     """Turns the first of ``STOP_SIGNALS`` into a request to stop after the step.
 
-    Use as a context manager. A second one acts as it would have without us. One that the process
-    was started to ignore stays ignored, as SIGHUP is under ``nohup``.
+    Use as a context manager. A second one acts as it would have without us. SIGHUP stays ignored
+    where the process was started so, as ``nohup`` does.
     """
 
     def __init__(self) -> None:
@@ -26,7 +26,8 @@ class StopSignals:
 
     def __enter__(self) -> "StopSignals":
         for number in STOP_SIGNALS:
-            if signal.getsignal(number) is not signal.SIG_IGN:
+            # A shell's background jobs ignore SIGINT, and are stopped by it all the same.
+            if number == signal.SIGINT or signal.getsignal(number) is not signal.SIG_IGN:
                 self._previous[number] = signal.signal(number, self._receive)
         return self
 
@@ -35,7 +36,7 @@ class StopSignals:
         return self.received is not None
 
     def _receive(self, number: int, _frame: FrameType | None) -> None:
-        self.received = number
+        self.received = int(number)
         self._restore()
 
     def _restore(self) -> None:

@@ -29,6 +29,7 @@ def test_needed_tokens_hold_both_grids_and_their_marks(input_shape, output_shape
     assert needed_tokens(pair, canvas) == expected
 
 
+@pytest.mark.slow
 def test_arc1_needs_219_tokens_a_pair_on_average(data_config):
     stats = make_stats(data_config(source="arc1", evaluate="evaluation"))
     assert stats.tokens_needed.mean == pytest.approx(219, abs=0.5)

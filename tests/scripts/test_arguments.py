@@ -136,6 +136,7 @@ def test_five_hundred_configurations_are_valid_or_one_line(tmp_path):
     assert found[0] > 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-", "<&-"])
 def test_closed_streams_change_nothing(closed, tmp_path):
     command = start_of("train", SMOKE, "total_steps=1", f"run_dir={tmp_path}/run")
@@ -146,6 +147,7 @@ def test_closed_streams_change_nothing(closed, tmp_path):
     assert (tmp_path / "run" / "checkpoints" / "step_00000001").is_dir()
 
 
+@pytest.mark.slow
 def test_a_full_stdout_is_named(tmp_path):
     with Path("/dev/full").open("w") as full:
         result = subprocess.run(
@@ -156,6 +158,7 @@ def test_a_full_stdout_is_named(tmp_path):
     assert "stdout: No space left on device" in result.stderr.splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_compiling_without_a_compiler_is_one_line(tmp_path):
     result = in_a_process(
         *("train", SMOKE, "compile=true", "total_steps=1", f"run_dir={tmp_path}/run"),

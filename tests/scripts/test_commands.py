@@ -120,6 +120,7 @@ def test_compare_refuses_what_an_arm_does_not_declare(arm, message, tmp_path):
     assert not run_dir.exists()
 
 
+@pytest.mark.slow
 def test_describe_states_a_run_before_it_is_paid_for():
     result = run("describe", "experiment=arc1", "output=json")
     assert result.returncode == 0, result.stderr

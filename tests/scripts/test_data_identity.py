@@ -64,6 +64,7 @@ def test_other_grids_under_the_ids_of_the_run_are_named(tasks, message, trained)
     assert message in resumed.stderr.splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_data_that_was_moved_is_named_again(trained, tmp_path, monkeypatch):
     run_dir, folder = trained
     moved = folder.rename(tmp_path / "elsewhere")
@@ -78,6 +79,7 @@ def test_data_that_was_moved_is_named_again(trained, tmp_path, monkeypatch):
     assert resumed.returncode == 0, resumed.stderr
 
 
+@pytest.mark.slow
 def test_a_path_is_stored_absolute(tmp_path):
     write(tmp_path / "tasks", a=(PAIRS[:2], PAIRS[2:3]))
     own = ["experiment=smoke", "data=folder", "data.folders=[tasks]", "data.tasks=null"]
@@ -130,6 +132,7 @@ def test_a_task_with_a_pair_that_trained_is_left_out_and_counted(tmp_path):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", ["data.num_aug=2", "data.canvas=7", "data.seed=1"])
 def test_other_tasks_are_all_that_may_change(change, trained):
     run_dir, folder = trained
@@ -138,6 +141,7 @@ def test_other_tasks_are_all_that_may_change(change, trained):
     assert change.split("=")[0] in result.stderr.splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_fresh_rows_of_a_finished_run_are_warned_of(trained):
     run_dir, folder = trained
     write(folder, a=(PAIRS[:2], PAIRS[2:3]), z=(PAIRS[6:8], PAIRS[5:6]))
@@ -149,6 +153,7 @@ def test_fresh_rows_of_a_finished_run_are_warned_of(trained):
     assert yaml.safe_load((run_dir / "config.yaml").read_text())["new_puzzles"] == "refuse"
 
 
+@pytest.mark.slow
 def test_solutions_that_become_known_later_are_no_difference(tmp_path):
     challenges, solutions = tmp_path / "c.json", tmp_path / "s.json"
     hidden = [{"input": PAIRS[2]["input"]}]
@@ -164,6 +169,7 @@ def test_solutions_that_become_known_later_are_no_difference(tmp_path):
     assert json.loads(scored.stdout)["ladder"]["num_scored_tasks"] == 1
 
 
+@pytest.mark.slow
 def test_left_out_tasks_stand_in_every_output(tmp_path):
     folder = write(
         tmp_path / "tasks",
@@ -191,6 +197,7 @@ def test_left_out_tasks_stand_in_every_output(tmp_path):
     assert "more problems" in strict.stderr.splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_an_evaluation_goes_where_out_says(trained, tmp_path):
     run_dir, _ = trained
     result = in_process("evaluate", f"run={run_dir}", f"out={tmp_path / 'out'}")

@@ -209,6 +209,7 @@ def test_changed_data_is_refused_by_id_and_opted_into(tmp_path):
             (tasks / f"{task_id}.json").write_text(json.dumps({"train": [pair], "test": [test]}))
 
     own = ["data=folder", f"data.folders=[{tasks}]", "data.tasks=null", "data.evaluate=all"]
+    own.append("data.canvas=6")
     write("a", "b")
     run_dir = tmp_path / "run"
     assert run(run_dir, *own, "stop_after=4").returncode == 0

@@ -130,7 +130,7 @@ class Worker:
             if isinstance(message, End):
                 return
             if pending := signal.sigpending() & BLOCKED:
-                self._ask(signal.sigwait(pending))
+                self._ask(int(signal.sigwait(pending)))
 
     def _ask(self, number: int) -> None:
         """Have the main thread tell the job of the signal, unless it was told of one."""
