@@ -51,7 +51,10 @@ class ReasonerConfig(StrictConfig):
     pos_encodings: Literal["rope", "learned"]
     rope_theta: float = Field(ge=1, le=1e12)
     rms_norm_eps: float = Field(gt=0, le=1)
+    mlp: Literal["swiglu", "conv_swiglu"] = "swiglu"  # of every block; layers.py says what each is
     puzzle_emb_ndim: int = Field(ge=0, le=MAX_WIDTH)  # 0: no puzzle embedding
+    # Positions in front of the canvas, on which the puzzle vector lies; null: as many as it fills.
+    num_puzzle_tokens: int | None = Field(default=None, ge=1, le=MAX_COUNT)
     halt_max_steps: int = Field(ge=1, le=MAX_COUNT)  # segments an example may run
     halt_exploration_prob: float = Field(ge=0, le=1)
     q_target: Literal["halt_only", "bootstrap"]
@@ -67,6 +70,14 @@ class ReasonerConfig(StrictConfig):
                 f"hidden_size={self.hidden_size} with num_heads={self.num_heads} gives an odd head "
                 f"size of {self.head_dim}; pos_encodings=rope turns pairs and needs an even one"
             )
+        if self.num_puzzle_tokens is not None and (
+            self.puzzle_emb_ndim > self.num_puzzle_tokens * self.hidden_size
+            or self.puzzle_emb_ndim == 0
+        ):
+            raise ValueError(
+                f"num_puzzle_tokens={self.num_puzzle_tokens}: puzzle_emb_ndim="
+                f"{self.puzzle_emb_ndim} needs {-(-self.puzzle_emb_ndim // self.hidden_size)}"
+            )
         return self
 
     @property
@@ -80,8 +91,10 @@ class ReasonerConfig(StrictConfig):
         return -(-wanted // self.mlp_multiple_of) * self.mlp_multiple_of
 
     @property
-    def num_puzzle_tokens(self) -> int:
+    def prefix_len(self) -> int:
         """Positions that the puzzle embedding takes in front of the canvas."""
+        if self.num_puzzle_tokens is not None:
+            return self.num_puzzle_tokens
         return -(-self.puzzle_emb_ndim // self.hidden_size)
 
     @property

@@ -29,7 +29,7 @@ class StepFlops(NamedTuple):
 def count_flops(network: Reasoner, *, seq_len: int) -> StepFlops:
     """FLOPs of one example's segment, from counts alone."""
     config, visits = network.config, network.visits
-    num_positions = config.num_puzzle_tokens + seq_len
+    num_positions = config.prefix_len + seq_len
     h, w, vocab_size = config.hidden_size, config.mlp_width, network.embed_tokens.num_embeddings
     block = num_positions * (8 * h * h + 6 * h * w + 4 * num_positions * h)
     q_head = 2 * h * config.num_q_values
@@ -93,7 +93,7 @@ def estimate_memory(
     config = network.config
     num_core = sum(parameter.numel() for parameter in network.parameters())
     state = sum(tensor.numel() for tensor in network.initial_state(rank_rows).values())
-    num_tokens = config.num_puzzle_tokens + network.seq_len
+    num_tokens = config.prefix_len + network.seq_len
     noise = micro_rows * network.num_noisy_updates * num_tokens * config.hidden_size
     return RankMemory(
         weights_and_optimizer=4 * num_core * (5 if averaged else 4),

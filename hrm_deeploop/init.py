@@ -1,4 +1,4 @@
-"""Every initial value of a network but the transitions' own, and the only place of beta.
+"""Every initial value but those of transitions and convolutions, and the only place of beta.
 
 HRM's values: linear maps are truncated normal (2 standard deviations, variance-corrected) with std
 1 / sqrt(fan_in); the token embedding has std 1 / sqrt(hidden), and is multiplied by sqrt(hidden) on
@@ -66,3 +66,4 @@ def _initialize_stack(stack: Stack, gains: LayerGains, generator: torch.Generato
             mlp.down_proj.weight,
         ):
             matrix.mul_(beta)
+        mlp.initialize_others(generator)

@@ -5,6 +5,7 @@ the embedded input decides the dtype of the whole forward. Parameters are create
 every initial value is set in ``init.py``.
 """
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 
 from hrm_deeploop.attention import AttentionFunction
 
+CONV_WIDTH = 2  # tokens that the convolution of ConvSwiGLU sees
 Latent = Float[Tensor, "batch seq dim"]
 
 
@@ -146,3 +148,36 @@ class SwiGLU(nn.Module):
     def forward(self, x: Latent) -> Latent:
         gate, up = self.gate_up_proj(x).chunk(2, dim=-1)
         return self.down_proj(F.silu(gate) * up)
+
+    def initialize_others(self, generator: torch.Generator) -> None:
+        """Set what is no matrix of the residual branch, which the scaling leaves alone."""
+
+
+class ConvSwiGLU(SwiGLU):
+    """SwiGLU with a short convolution over the tokens (URM, arXiv:2512.14693).
+
+    down(silu(conv(silu(gate(x)) * up(x)))): depthwise, of the token before and the token itself,
+    with a bias.
+    """
+
+    def __init__(self, hidden_size: int, width: int) -> None:
+        super().__init__(hidden_size, width)
+        self.conv_weight = nn.Parameter(torch.empty(width, CONV_WIDTH))  # of t - 1, of t
+        self.conv_bias = nn.Parameter(torch.empty(width))
+
+    def forward(self, x: Latent) -> Latent:
+        gate, up = self.gate_up_proj(x).chunk(2, dim=-1)
+        inner = F.silu(gate) * up
+        before, here = self.conv_weight.to(inner.dtype).unbind(1)
+        shifted = F.pad(inner, (0, 0, 1, 0))[:, :-1]
+        mixed = torch.addcmul(self.conv_bias.to(inner.dtype), inner, here)
+        return self.down_proj(F.silu(torch.addcmul(mixed, shifted, before)))
+
+    def initialize_others(self, generator: torch.Generator) -> None:
+        """Set the convolution as torch does: uniform within 1 / sqrt(width)."""
+        bound = 1 / math.sqrt(CONV_WIDTH)
+        for parameter in (self.conv_weight, self.conv_bias):
+            parameter.uniform_(-bound, bound, generator=generator)
+
+
+MLPS: dict[str, type[SwiGLU]] = {"swiglu": SwiGLU, "conv_swiglu": ConvSwiGLU}

@@ -101,7 +101,7 @@ class Looped(Reasoner):
         self.prelude = self._stack("prelude") if config.prelude_layers else None
         self.loop = self._stack("loop")
         self.coda = self._stack("coda") if config.coda_layers else None
-        self._run = partial(run_rounds, rounds=config.rounds, gradient=gradient)
+        self._run = partial(run_rounds, rounds=config.rounds, visible=visits["loop"].rounds)
         self._norms_embedding = config.embedding_norm
         self._heads(common["vocab_size"], tied=config.tie_embeddings)
         self.transition = transition.build(

@@ -17,12 +17,12 @@ from hrm_deeploop.attention import Backend, attention_function
 from hrm_deeploop.block import Block, Stack
 from hrm_deeploop.config import ReasonerConfig
 from hrm_deeploop.layers import (
+    MLPS,
     Attention,
     Latent,
     Linear,
     Rotary,
     Rotation,
-    SwiGLU,
     cast_once,
 )
 from hrm_deeploop.recurrence import State
@@ -133,7 +133,7 @@ class Reasoner(nn.Module):
         self.scaling = module_scaling(rule, visits)
         self._attend = attention_function(attention)
 
-        hidden_size, num_positions = config.hidden_size, config.num_puzzle_tokens + seq_len
+        hidden_size, num_positions = config.hidden_size, config.prefix_len + seq_len
         self.embed_tokens = nn.Embedding(
             vocab_size, hidden_size, _weight=torch.empty(vocab_size, hidden_size)
         )
@@ -151,7 +151,7 @@ class Reasoner(nn.Module):
             [
                 Block(
                     Attention(config.hidden_size, config.num_heads, self._attend),
-                    SwiGLU(config.hidden_size, config.mlp_width),
+                    MLPS[config.mlp](config.hidden_size, config.mlp_width),
                     alpha=gains.alpha,
                     eps=config.rms_norm_eps,
                 )
@@ -176,6 +176,12 @@ class Reasoner(nn.Module):
         raise NotImplementedError
 
     @property
+    def state_transitions(self) -> dict[str, Transition]:
+        """The transitions that write the states, by the states' names; a plain sum is none."""
+        names = self.initial_vectors
+        return dict(zip(names, self.transitions.values(), strict=True)) if self.loops else {}
+
+    @property
     def initial_vectors(self) -> dict[str, Tensor]:
         """Fixed vectors that the states start from, by name of the state."""
         raise NotImplementedError
@@ -198,14 +204,16 @@ class Reasoner(nn.Module):
 
         ``seq_len`` is that of a window; None: the whole canvas.
         """
-        num_tokens = self.config.num_puzzle_tokens + (seq_len or self.seq_len)
+        num_tokens = self.config.prefix_len + (seq_len or self.seq_len)
         shape = (batch_size, num_tokens, self.config.hidden_size)
-        transitions = self.transitions.values()
+        writers = self.state_transitions
+        states = {
+            name: vector.to(self.dtype).expand(shape)
+            for name, vector in self.initial_vectors.items()
+        }
         return {
-            name: transition.expand(vector.to(self.dtype).expand(shape))
-            for (name, vector), transition in zip(
-                self.initial_vectors.items(), transitions, strict=True
-            )
+            name: writers[name].expand(state) if name in writers else state
+            for name, state in states.items()
         }
 
     def forward(
@@ -243,7 +251,7 @@ class Reasoner(nn.Module):
 
     def token_logits(self, latent: Latent) -> Float[Tensor, "batch cells vocab"]:
         """Read token logits out at the canvas positions."""
-        canvas = latent[:, self.config.num_puzzle_tokens :]
+        canvas = latent[:, self.config.prefix_len :]
         if self.lm_head is None:
             return F.linear(canvas, self.embed_tokens.weight.to(canvas.dtype))
         return self.lm_head(canvas)
@@ -261,7 +269,7 @@ class Reasoner(nn.Module):
         noise: Float[Tensor, "batch updates tokens dim"] | None = None,
     ) -> "Embedded":
         """Puzzle tokens, then canvas tokens; multiplied by sqrt(hidden) as in HRM."""
-        hidden_size, num_puzzle_tokens = self.config.hidden_size, self.config.num_puzzle_tokens
+        hidden_size, num_puzzle_tokens = self.config.hidden_size, self.config.prefix_len
         tokens = self.embed_tokens(inputs)
         if num_puzzle_tokens:
             missing = num_puzzle_tokens * hidden_size - puzzle_vectors.shape[-1]

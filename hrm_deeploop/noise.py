@@ -29,7 +29,7 @@ def draw_noise(
     if not network.num_noisy_updates:
         return None
     config = network.config
-    shape = (network.num_noisy_updates, config.num_puzzle_tokens + seq_len, config.hidden_size)
+    shape = (network.num_noisy_updates, config.prefix_len + seq_len, config.hidden_size)
     drawn = []
     for row in rows:
         seeds = np.random.default_rng((seed, NOISE_STREAM, step, part, row))

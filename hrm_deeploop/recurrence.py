@@ -82,13 +82,36 @@ def run_cycles(
     return {"z_H": z_H, "z_L": z_L}
 
 
+def run_shared_cycles(
+    state: State,
+    embedded: Latent,
+    apply: Apply,
+    *,
+    H_cycles: int,
+    L_cycles: int,
+    visible_cycles: int,
+) -> State:
+    """Run cycles in which one module updates both states (TRM, arXiv:2510.04871).
+
+    z_L <- f(z_L + z_H + e) L_cycles times, then z_H <- f(z_H + z_L). The last ``visible_cycles``
+    carry gradient.
+    """
+    z_H, z_L = state["z_H"], state["z_L"]
+    graph = torch.is_grad_enabled()
+    for cycle in range(H_cycles):
+        with torch.set_grad_enabled(graph and cycle >= H_cycles - visible_cycles):
+            for _ in range(L_cycles):
+                z_L = apply(z_L + (z_H + embedded))
+            z_H = apply(z_H + z_L)
+    return {"z_H": z_H, "z_L": z_L}
+
+
 def run_rounds(
-    state: Tensor, injection: Latent, loop: Loop, *, rounds: int, gradient: str
+    state: Tensor, injection: Latent, loop: Loop, *, rounds: int, visible: int
 ) -> Tensor:
-    """The state after ``rounds`` updates; all of them carry gradient, or the last alone."""
+    """The state after ``rounds`` updates, of which the last ``visible`` carry gradient."""
     graph, memory = torch.is_grad_enabled(), None
     for number in range(rounds):
-        visible = gradient == "all_rounds" or number == rounds - 1
-        with torch.set_grad_enabled(graph and visible):
+        with torch.set_grad_enabled(graph and number >= rounds - visible):
             state, memory = loop.update(state, injection, number, memory)
     return state

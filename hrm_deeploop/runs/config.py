@@ -21,7 +21,7 @@ from arc_data.config import DataConfig
 from eval.compare import flatten
 from eval.questions import Window
 from eval.record import FORMAT, check_format
-from hrm_deeploop import hrm, looped
+from hrm_deeploop import hrm, looped, trm, urm
 from hrm_deeploop.attention import AttentionName
 from hrm_deeploop.config import MAX_STEPS, ReasonerConfig, ScalingConfig, StrictConfig
 from hrm_deeploop.device import DeviceName, DtypeName
@@ -33,7 +33,7 @@ from hrm_deeploop.runs.checking import WHOLE_LINE, one_line, read_yaml, to_yaml,
 from hrm_deeploop.scaling import RULES, LayerGains, module_scaling
 from hrm_deeploop.transitions import HUGINN, TRANSITIONS, TransitionConfig
 
-__all__ = ["hrm", "looped"]  # imported for their models
+__all__ = ["hrm", "looped", "trm", "urm"]  # imported for their models
 TRANSITION_KEYS = ("transition", "transition_H")
 CONFIG_FILE = "config.yaml"
 Count = Annotated[int, Field(ge=1, le=MAX_STEPS)]
