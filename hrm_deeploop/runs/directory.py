@@ -72,6 +72,7 @@ def checkpoints_to_continue(config: RunConfig) -> list[Path]:
                 f"run_dir={run_dir}: was started with {key}={values['run']}, now it is "
                 f"{values['now']}; continue with the same value or choose another run_dir{also}"
             )
+    check_same_gains(config)
     return found
 
 
@@ -99,13 +100,12 @@ class Manifest(Record):
 
 
 def check_same_data(config: RunConfig, content_hash: str) -> None:
-    """A continued run must find the grids and gains that it was started with.
+    """A continued run must find the grids that it was started with.
 
     ``content_hash`` is of the grids that there are now.
 
     Raises:
-        ValueError: if they have changed and ``new_puzzles`` is ``refuse``, or the scaling rule
-            gives other gains.
+        ValueError: if they have changed and ``new_puzzles`` is ``refuse``.
     """
     path = Path(config.run_dir) / MANIFEST_FILE
     try:
@@ -117,11 +117,6 @@ def check_same_data(config: RunConfig, content_hash: str) -> None:
             f"{error}: it can't be told whether the data is the same; new_puzzles=init goes on "
             "without knowing"
         ) from error
-    if recorded.gains != _plain(config.gains):
-        raise ValueError(
-            f"run_dir={config.run_dir}: scaling={config.scaling.rule} gives other gains than when "
-            f"the run was started, {_plain(config.gains)} instead of {recorded.gains}"
-        )
     if recorded.data.sha256 != content_hash and config.new_puzzles != "init":
         raise ValueError(
             f"run_dir={config.run_dir}: the data has changed since the run was started (SHA-256 "
@@ -148,6 +143,25 @@ def first_whole(candidates: Sequence[Path]) -> Path | None:
     if candidates:
         raise ValueError(f"{candidates[0].parent}: none of its checkpoints is whole")
     return None
+
+
+def check_same_gains(config: RunConfig) -> None:
+    """Refuse a scaling rule that gives other gains than when the run was started.
+
+    A manifest that can't be read is dealt with where the data is compared.
+
+    Raises:
+        ValueError: with both.
+    """
+    try:
+        recorded = Manifest.load(Path(config.run_dir) / MANIFEST_FILE)
+    except ValueError:
+        return
+    if recorded.gains != _plain(config.gains):
+        raise ValueError(
+            f"run_dir={config.run_dir}: scaling={config.scaling.rule} gives other gains than when "
+            f"the run was started, {_plain(config.gains)} instead of {recorded.gains}"
+        )
 
 
 def _plain(gains: Mapping[str, LayerGains]) -> dict[str, tuple[tuple[float, float], ...]]:
