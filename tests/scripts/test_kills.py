@@ -86,11 +86,11 @@ def test_a_killed_evaluation_or_vote_leaves_whole_files(command, run_dir, tmp_pa
     seconds = seconds_of(*own)
     old = ["submission.json", "report.html", "ladder.json", "ladder.png"]
     num_kills = 0
-    for _ in range(4 * NUM_KILLS):
+    for _ in range(12 * NUM_KILLS):  # a busy machine ends some before they are killed
         if command == "evaluate":
             (place / "predictions.npz").unlink(missing_ok=True)
         # The first part of the time is Python's start.
-        num_kills += kill_after(seconds * float(rng.uniform(0.4, 1.0)), *own)
+        num_kills += kill_after(seconds * float(rng.uniform(0.3, 0.9)), *own)
         assert_files_are_whole(place, old=old)
         if num_kills == NUM_KILLS:
             break
@@ -109,7 +109,7 @@ def test_a_killed_comparison_goes_on(tmp_path):
     own = ("experiment=smoke", "total_steps=4", "checkpoint_every=1", "workers=1")
     seconds = seconds_of("compare", *own, f"run_dir={whole}")
     num_kills = 0
-    for _ in range(4 * NUM_KILLS):
+    for _ in range(12 * NUM_KILLS):  # a busy machine ends some before they are killed
         num_kills += kill_after(
             seconds * float(rng.uniform(0.3, 0.8)), "compare", *own, f"run_dir={killed}"
         )
