@@ -9,7 +9,6 @@ import zipfile
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import NamedTuple
 
 import numpy as np
@@ -56,15 +55,8 @@ class Npz:
             self._file.close()
             raise
 
-    def __enter__(self) -> "Npz":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """Close the file."""
         self._file.close()
 
     def load(self, name: str) -> np.ndarray:

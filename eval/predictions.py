@@ -22,6 +22,7 @@ and it holds the tasks, so that it can be scored without their source. The entri
 import io
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -169,7 +170,7 @@ def load_predictions(path: Path) -> Predictions:
         ValueError: if the file is not there, is not one, or answers something twice.
     """
     try:
-        with Npz(path, EXPECTED | TEXTS) as file:
+        with closing(Npz(path, EXPECTED | TEXTS)) as file:
             columns = load_columns(file)
             if max(file.entries[name].shape[0] for name in TEXTS) > MAX_TEXT:
                 raise ValueError("its texts are too long")

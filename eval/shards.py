@@ -8,6 +8,7 @@ size, reads which rows have answered and predicts the others.
 import json
 import shutil
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -132,7 +133,7 @@ def _first_of_each(number: np.ndarray, joined: Predictions) -> Int64[np.ndarray,
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        with Npz(path, {**EXPECTED, "number": Expected("iu", 8)}) as file:
+        with closing(Npz(path, {**EXPECTED, "number": Expected("iu", 8)})) as file:
             return load_columns(file, "number")
     except NPZ_ERRORS as error:
         raise ValueError(f"{path}: not a part of predictions ({error}); delete it") from error

@@ -6,17 +6,15 @@ line and exits with 2.
 """
 
 import difflib
-import io
 import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 from hrm_deeploop.runs.compose import CONFIG_DIR, config_groups
 from hrm_deeploop.runs.engines import StoppedError
-from scripts.stderr import say_on_stderr
+from scripts.streams import drop_stdout, finish_stdout, prepare_streams, say_on_stderr
 
 TRACEBACK_VARIABLE = "HRM_DEEPLOOP_TRACEBACK"
 USER_ERROR, OUT_OF_MEMORY, INTERRUPTED = 2, 3, 130
@@ -48,10 +46,7 @@ def launch(
     of configs/ that hold the script's keys, for ``--help``.
     """
     overrides = list(sys.argv[1:] if arguments is None else arguments)
-    _open_closed_streams()
-    for stream in (sys.stdout, sys.stderr):  # ids and names of files may hold any character
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
+    prepare_streams()
     say_on_stderr()
     try:
         if any(argument in ("-h", "--help") for argument in overrides):
@@ -59,10 +54,10 @@ def launch(
             return
         result = main(overrides)
         status, output = result.pop("exit_status", 0), result.pop("output", "text")
-        _finish_stdout(json.dumps(result) + "\n" if output == "json" else "")
+        finish_stdout(json.dumps(result) + "\n" if output == "json" else "")
         sys.exit(status)
     except BrokenPipeError:  # the reader has what it wanted
-        _drop_stdout()
+        drop_stdout()
         sys.exit(0)
     except (ValueError, OSError) as error:
         if os.environ.get(TRACEBACK_VARIABLE):
@@ -82,35 +77,6 @@ def launch(
     except KeyboardInterrupt:
         print(f"{name}: interrupted", file=sys.stderr)
         sys.exit(INTERRUPTED)
-
-
-def _open_closed_streams() -> None:
-    """Open what the shell has closed: whoever prints would meet None, or a file of the run."""
-    for stream in ("stdin", "stdout", "stderr"):
-        if getattr(sys, stream) is None:
-            mode = "r" if stream == "stdin" else "w"
-            setattr(sys, stream, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115
-
-
-def _finish_stdout(text: str) -> None:
-    """Write a last text, and out what was printed before.
-
-    Raises:
-        OSError: that names stdout, which the system's does not.
-    """
-    try:
-        sys.stdout.write(text)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        _drop_stdout()
-        raise OSError(error.errno, f"stdout: {error.strerror}") from error
-
-
-def _drop_stdout() -> None:
-    """Have what is still to be written to stdout go nowhere, at the end of the process too."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _is_out_of_memory(error: Exception) -> bool:

@@ -7,52 +7,18 @@ hrm-deeploop vote submission=submission.json data=arc1
 """
 
 from pathlib import Path
-from typing import Annotated, Any
-
-from pydantic import Field, PositiveInt, model_validator
+from typing import Any
 
 from arc_data import sources
 from arc_data.config import DataConfig
 from eval.revote import score_file, vote_again
 from eval.tables import SCORE_TITLES, percent
-from hrm_deeploop.config import StrictConfig
 from hrm_deeploop.runs.checking import to_yaml, validate
+from hrm_deeploop.runs.choices import VoteOptions
 from hrm_deeploop.runs.compose import compose_config
 from scripts import cli
 
 KEYS_OF = ["vote"]
-
-
-class VoteOptions(StrictConfig):
-    """Keys of ``configs/vote.yaml``."""
-
-    predictions: Annotated[tuple[str, ...], Field(strict=False, min_length=1)] | None
-    submission: str | None
-    pool: bool
-    votes: PositiveInt | None
-    attempts: Annotated[tuple[PositiveInt, ...], Field(strict=False, min_length=1)]
-    out: Annotated[str, Field(min_length=1)] | None
-    data: DataConfig | None
-
-    @model_validator(mode="after")
-    def _one_of_both(self) -> "VoteOptions":
-        if (self.predictions is None) == (self.submission is None):
-            raise ValueError("give one of predictions=FILE and submission=FILE")
-        return self
-
-    @model_validator(mode="after")
-    def _pooled_when_asked(self) -> "VoteOptions":
-        num_files = len(self.predictions or ())
-        if num_files > 1 and not self.pool:
-            raise ValueError(
-                f"predictions: {num_files} files given; pool=true counts their votes together, as "
-                "an ensemble"
-            )
-        if self.out is not None and Path(self.out).exists() and not Path(self.out).is_dir():
-            raise ValueError(f"out={self.out}: is no folder")
-        if self.out is None and (num_files > 1 or self.votes is not None):
-            raise ValueError("out: a folder is required with pool=true or votes=..., out=DIR")
-        return self
 
 
 def main(overrides: list[str]) -> dict[str, Any]:
@@ -74,7 +40,7 @@ def main(overrides: list[str]) -> dict[str, Any]:
                 print(f"warning: {remark}")
             for name, fraction in scores.items():
                 print(f"{name} at K=2: {percent(fraction)} % ({SCORE_TITLES[name]})")
-        counts = {n: getattr(graded, n) for n in ("num_missing", "num_illegal", "num_unknown")}
+        counts = {name: n for name, n in graded._asdict().items() if name != "score"}
         return {"scores": scores, **counts, "output": output}
     directory, ladder = vote_again(
         [Path(path) for path in options.predictions or ()],

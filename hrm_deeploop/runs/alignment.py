@@ -18,6 +18,7 @@ from hrm_deeploop.config import StrictConfig
 from hrm_deeploop.device import DeviceName, choose_device
 from hrm_deeploop.runs.build import build_network, build_table, load_table, to_batch
 from hrm_deeploop.runs.checkpoint import list_checkpoints, load_into
+from hrm_deeploop.runs.choices import DataPaths
 from hrm_deeploop.runs.comparison import check_distinct
 from hrm_deeploop.runs.config import RESUMABLE_KEYS, RunConfig, load_config
 from hrm_deeploop.runs.data import build_probe, load_data
@@ -38,6 +39,7 @@ class AlignmentOptions(StrictConfig):
     rows: PositiveInt
     batches: PositiveInt
     segment: PositiveInt
+    data: DataPaths = DataPaths()
     device: DeviceName
     out: Annotated[str, Field(min_length=1)] | None
 
@@ -118,7 +120,10 @@ def measure_alignment_of(options: AlignmentOptions) -> AlignmentResult:
     check_distinct("run", options.run)
     if options.out is not None and not Path(options.out).absolute().parent.is_dir():
         raise ValueError(f"out={options.out}: there is no folder {Path(options.out).parent}")
-    configs = {run: load_config(run).changed(run_dir=str(run)) for run in _runs(options)}
+    configs = {}
+    for run in _runs(options):
+        config = load_config(run)
+        configs[run] = config.changed(run_dir=str(run), data=options.data.move(config.data))
     rows = []
     for run, config in configs.items():
         which = "last" if options.checkpoint == "all" else options.checkpoint

@@ -1,9 +1,10 @@
-"""What may be asked of an evaluation: the keys of ``evaluate``."""
+"""What may be asked of an evaluation and of a vote: the keys of ``evaluate`` and ``vote``."""
 
 from hashlib import sha256
+from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, PositiveInt
+from pydantic import Field, PositiveInt, model_validator
 
 from arc_data.config import DataConfig, Strings
 from eval.questions import Window
@@ -76,3 +77,35 @@ class EvaluateOptions(Choices):
     data: DataPaths = DataPaths()
     out: Annotated[str, Field(min_length=1)] | None = None  # None: a folder of the run's
     device: DeviceName = "auto"
+
+
+class VoteOptions(StrictConfig):
+    """Keys of ``configs/vote.yaml``."""
+
+    predictions: Annotated[tuple[str, ...], Field(strict=False, min_length=1)] | None
+    submission: str | None
+    pool: bool
+    votes: PositiveInt | None
+    attempts: Annotated[tuple[PositiveInt, ...], Field(strict=False, min_length=1)]
+    out: Annotated[str, Field(min_length=1)] | None
+    data: DataConfig | None
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> "VoteOptions":
+        if (self.predictions is None) == (self.submission is None):
+            raise ValueError("give one of predictions=FILE and submission=FILE")
+        return self
+
+    @model_validator(mode="after")
+    def _pooled_when_asked(self) -> "VoteOptions":
+        num_files = len(self.predictions or ())
+        if num_files > 1 and not self.pool:
+            raise ValueError(
+                f"predictions: {num_files} files given; pool=true counts their votes together, as "
+                "an ensemble"
+            )
+        if self.out is not None and Path(self.out).exists() and not Path(self.out).is_dir():
+            raise ValueError(f"out={self.out}: is no folder")
+        if self.out is None and (num_files > 1 or self.votes is not None):
+            raise ValueError("out: a folder is required with pool=true or votes=..., out=DIR")
+        return self

@@ -72,15 +72,17 @@ def check_file_system(directory: Path) -> None:
         OSError: if files can't be written or renamed there.
     """
     probe = directory / ".probe"
-    write_atomically(probe, "first")
-    write_atomically(probe, "second")
+    try:
+        write_atomically(probe, "first")
+        write_atomically(probe, "second")
+    finally:
+        probe.unlink(missing_ok=True)
     if not flush(directory):
         log.warning(
             "%s: its file system can't flush directories; after a power failure the newest "
             "checkpoint may be missing",
             directory,
         )
-    probe.unlink()
 
 
 def _make(directory: Path, key: str) -> list[Path]:

@@ -33,6 +33,7 @@ from hrm_deeploop.runs.evaluation import (
 )
 from hrm_deeploop.runs.metrics import read_metrics
 from hrm_deeploop.runs.predict import Halting, Predictor, predict
+from hrm_deeploop.runs.seen import Seen, trained_numbers
 
 TaskLike = str | Path | Task | Mapping[str, Any]
 """An id, a file, a task, or an object with ``train`` and ``test`` as in ARC's files."""
@@ -72,6 +73,11 @@ class Run:
     def data(self) -> Data:
         """The tasks that it trained on, and their puzzles."""
         return load_data(self.config, self.checkpoint)
+
+    @property
+    def _seen(self) -> Seen:
+        assert self.data.seen is not None  # of a checkpoint
+        return self.data.seen
 
     @cached_property
     def _predictor(self) -> Predictor:
@@ -114,13 +120,17 @@ class Run:
         ):
             number = None
         predictor, notes = self._predictor, ()
+        trained = trained_numbers(task, set(self._seen.trained or ()))
+        if trained:
+            shown = ", ".join(map(str, trained))
+            notes = (f"the run has trained on test pair {shown} of this task",)
         if number is not None:
             questions = list_questions(self.data.puzzles, [number], votes)
         elif untrained_row:
             puzzles = build_puzzles([task], num_aug=votes - 1, seed=config.data.seed)
             questions = list_questions(puzzles, [0], votes)
             predictor = _without_rows(predictor, config.model.puzzle_emb_ndim)
-            notes = ("the run has no rows for this task; an untrained row answered",)
+            notes += ("the run has no rows for this task; an untrained row answered",)
         else:
             raise ValueError(
                 f"{task.id}: the run has no rows for it, of {len(known)} tasks that it trained "

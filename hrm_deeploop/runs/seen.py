@@ -6,7 +6,7 @@ pair that trained is recognised in another place, under another id, moved or rec
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from hashlib import sha256
 from typing import NamedTuple
 
@@ -98,23 +98,23 @@ def trained_tests(seen: Seen, collection: Collection) -> list[SeenPair]:
     return [
         SeenPair(task.id, number)
         for task in collection.evaluated_tasks
-        for number in _trained(task, trained)
+        for number in trained_numbers(task, trained)
     ]
 
 
 def untrained_validation(seen: Seen, collection: Collection) -> tuple[Task, ...]:
     """Return the validation tasks whose held-out demonstration the run has not trained on."""
     trained = set(seen.trained or ())
-    return tuple(task for task in collection.validation_tasks if not _trained(task, trained))
+    return tuple(task for task in collection.validation_tasks if not trained_numbers(task, trained))
 
 
-def _trained(task: Task, trained: set[str]) -> list[int]:
+def trained_numbers(task: Task, trained: Container[str]) -> list[int]:
     """List the test pairs of a task that trained, but for copies of its own demonstrations."""
     own = {_key(pair) for pair in task.train}
     return [
         number
         for number, pair in enumerate(task.test)
-        if pair.output is not None and _key(pair) in trained - own
+        if pair.output is not None and _key(pair) in trained and _key(pair) not in own
     ]
 
 

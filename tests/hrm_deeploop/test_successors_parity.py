@@ -10,6 +10,7 @@ from torch import Tensor
 
 from hrm_deeploop.losses import correctness, segment_loss
 from hrm_deeploop.puzzle_embedding import PuzzleEmbedding
+from hrm_deeploop.runs.compose import compose_config
 from hrm_deeploop.scaling import RULES
 from hrm_deeploop.trm import TRM
 from hrm_deeploop.urm import URM
@@ -39,10 +40,8 @@ class Recorded(NamedTuple):
     table: PuzzleEmbedding
 
 
-@pytest.fixture(params=["trm", "urm"])
-def recorded(request, data_dir):
-    name = request.param
-    numbers = load_file(data_dir / f"{name}_parity.safetensors")
+def build(name, data_dir, *, rule="vanilla", gradient="last_cycle"):
+    """The recorded architecture, and the facts that were recorded with it."""
     facts = json.loads((data_dir / f"{name}_parity_config.json").read_text())
     kind = KINDS[name]
     config = kind.Config(
@@ -65,11 +64,18 @@ def recorded(request, data_dir):
         config,
         vocab_size=VOCAB_SIZE,
         seq_len=SEQ_LEN,
-        rule=RULES["vanilla"],
-        gradient="last_cycle",
+        rule=RULES[rule],
+        gradient=gradient,
         generator=torch.Generator().manual_seed(0),
     )
-    table = PuzzleEmbedding(facts["num_puzzle_identifiers"], config.puzzle_emb_ndim)
+    return network, facts
+
+
+@pytest.fixture(params=["trm", "urm"])
+def recorded(request, data_dir):
+    numbers = load_file(data_dir / f"{request.param}_parity.safetensors")
+    network, facts = build(request.param, data_dir)
+    table = PuzzleEmbedding(facts["num_puzzle_identifiers"], facts["puzzle_emb_ndim"])
     weights = {
         our_name(key.removeprefix("state/")): ours(key, tensor)
         for key, tensor in numbers.items()
@@ -126,6 +132,20 @@ def test_four_segments_of_an_evaluation(recorded):
             torch.testing.assert_close(value, expected, rtol=1e-4, atol=0)
 
 
+@torch.no_grad()
+def test_every_segment_from_the_recorded_states(recorded):
+    """Without the rounding of the segments before, every segment is as near as the first."""
+    numbers, network, table = recorded
+    inputs, _, puzzle_ids = batch_of(numbers)
+    for segment in range(2, 5):
+        before = f"eval/segment{segment - 1}"
+        state = {name: numbers[f"{before}/{name}"] for name in network.initial_vectors}
+        out = network(state, inputs, table.lookup(puzzle_ids))
+        for name, value in {"logits": out.logits, "q_halt_logits": out.q_halt, **out.state}.items():
+            expected = numbers[f"eval/segment{segment}/{name}"]
+            torch.testing.assert_close(value, expected, rtol=0, atol=1e-4, msg=f"{segment} {name}")
+
+
 def test_the_losses_and_every_gradient_of_a_training_step(recorded):
     numbers, network, table = recorded
     inputs, labels, puzzle_ids = batch_of(numbers)
@@ -162,21 +182,11 @@ def test_the_losses_and_every_gradient_of_a_training_step(recorded):
         ("urm", "full", 2 * 2 * 3, 2 * 2 * 3),
     ],
 )
-def test_visits_are_those_that_happen(name, gradient, N_g, forward, recorded):
+def test_visits_are_those_that_happen(name, gradient, N_g, forward, data_dir):
     """Counted by hooks: applications of a block, and those through which a gradient comes back."""
-    _, network, _ = recorded
-    if KINDS[name] is not type(network):
-        pytest.skip("the other model")
-    network = type(network)(
-        network.config,
-        vocab_size=VOCAB_SIZE,
-        seq_len=SEQ_LEN,
-        rule=RULES["deeploop"],
-        gradient=gradient,
-        generator=torch.Generator().manual_seed(0),
-    )
+    network, facts = build(name, data_dir, rule="deeploop", gradient=gradient)
     assert (network.visits.N_g, network.visits.N_forward) == (N_g, forward)
-    (stack,) = network.stacks.values()
+    ((module, stack),) = network.stacks.items()
     seen = {"forward": 0, "backward": 0}
 
     def count(_block, _inputs, output):
@@ -186,14 +196,24 @@ def test_visits_are_those_that_happen(name, gradient, N_g, forward, recorded):
 
     for block in stack:
         block.register_forward_hook(count)
-    vectors = torch.zeros(BATCH, 32, requires_grad=True)
+    vectors = torch.zeros(BATCH, facts["puzzle_emb_ndim"], requires_grad=True)
     inputs = torch.ones(BATCH, SEQ_LEN, dtype=torch.int64)
     network(network.initial_state(BATCH), inputs, vectors).logits.square().sum().backward()
     assert seen == {"forward": forward, "backward": N_g}
-    ((alpha, beta), *_others) = network.scaling[stack_name(network)]
-    assert (alpha, beta) == pytest.approx(((2 * N_g) ** 0.5, (8 * N_g) ** -0.5))
+    for alpha, beta in network.scaling[module]:
+        assert (alpha, beta) == pytest.approx(((2 * N_g) ** 0.5, (8 * N_g) ** -0.5))
 
 
-def stack_name(network):
-    (name,) = network.stacks
-    return name
+@pytest.mark.parametrize(("name", "num_params"), [("trm", 6_829_058 - 513), ("urm", 13_662_721)])
+def test_published_sizes(name, num_params):
+    """TRM's 6,829,058 have a second halt value, of 513 parameters; URM's paper says 13.66 M."""
+    values = compose_config("train", ["experiment=arc1", f"model={name}"])["model"]
+    network = KINDS[name](
+        KINDS[name].Config(**values),
+        vocab_size=VOCAB_SIZE,
+        seq_len=SEQ_LEN,
+        rule=RULES["vanilla"],
+        gradient="last_cycle",
+        generator=torch.Generator().manual_seed(0),
+    )
+    assert sum(parameter.numel() for parameter in network.parameters()) == num_params

@@ -73,6 +73,8 @@ def test_data_that_was_moved_is_named_again(trained, tmp_path, monkeypatch):
     assert "expected a folder of task files" in result.stderr.splitlines()[-1]
     again = in_process("evaluate", f"run={run_dir}", "data.folders=[elsewhere]", cwd=tmp_path)
     assert again.returncode == 0, again.stderr
+    measured = in_process("alignment", f"run=[{run_dir}]", f"data.folders=[{moved}]", "batches=1")
+    assert measured.returncode == 0, measured.stderr
     answer = hd.load_run(run_dir, data={"folders": [str(moved)]}).predict("a", votes=1)
     assert answer.notes == ()
     resumed = train(run_dir, moved, "resume=auto")
@@ -105,6 +107,8 @@ def test_test_pairs_that_trained_are_scored_by_name_alone_and_marked(tmp_path):
     assert scored.returncode == 0, scored.stderr
     mark = "the run has trained on 2 of the test pairs: a pair 0, b pair 0"
     assert mark in scored.stdout
+    answer = hd.load_run(run_dir).predict("a", votes=1)
+    assert answer.notes == ("the run has trained on test pair 0 of this task",)
     (place,) = (run_dir / "eval").iterdir()
     assert mark in json.loads((place / "ladder.json").read_text())["warnings"]
     assert mark in (place / "report.html").read_text()

@@ -31,21 +31,30 @@ def run_dir(tmp_path_factory):
     return place
 
 
-def seconds_of(*command):
+def begin(log, *command):
+    """Start a command in a group of its own; returns once it has printed what it will do."""
+    with log.open("w") as file:
+        process = subprocess.Popen(
+            start_of(*command),
+            **dict(stdout=subprocess.DEVNULL, stderr=file, start_new_session=True),
+            env={**os.environ, **ONE_THREAD},
+        )
+    while not log.stat().st_size and process.poll() is None:
+        time.sleep(0.01)
+    return process
+
+
+def seconds_of(log, *command):
+    """How long a command takes once it has said what it does."""
+    process = begin(log, *command)
     started = time.monotonic()
-    subprocess.run(
-        start_of(*command), check=True, capture_output=True, env={**os.environ, **ONE_THREAD}
-    )
+    assert process.wait() == 0, log.read_text()
     return time.monotonic() - started
 
 
-def kill_after(seconds, *command):
-    """Start a command in a group of its own, and kill the group; whether it had not ended."""
-    process = subprocess.Popen(
-        start_of(*command),
-        **dict(stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True),
-        env={**os.environ, **ONE_THREAD},
-    )
+def kill_after(seconds, log, *command):
+    """Kill a command's group so long after it has said what it does; whether it had not ended."""
+    process = begin(log, *command)
     time.sleep(seconds)
     was_running = process.poll() is None
     if was_running:
@@ -83,14 +92,16 @@ def test_a_killed_evaluation_or_vote_leaves_whole_files(command, run_dir, tmp_pa
         "vote": ("vote", f"predictions={place / 'predictions.npz'}", "attempts=[1,2]"),
     }[command]
     whole = load_predictions(place / "predictions.npz")
-    seconds = seconds_of(*own)
+    log = tmp_path / "stderr"
+    if command == "evaluate":
+        (place / "predictions.npz").unlink()
+    seconds = seconds_of(log, *own)
     old = ["submission.json", "report.html", "ladder.json", "ladder.png"]
     num_kills = 0
-    for _ in range(12 * NUM_KILLS):  # a busy machine ends some before they are killed
+    for _ in range(4 * NUM_KILLS):
         if command == "evaluate":
             (place / "predictions.npz").unlink(missing_ok=True)
-        # The first part of the time is Python's start.
-        num_kills += kill_after(seconds * float(rng.uniform(0.3, 0.9)), *own)
+        num_kills += kill_after(seconds * float(rng.uniform(0, 0.9)), log, *own)
         assert_files_are_whole(place, old=old)
         if num_kills == NUM_KILLS:
             break
@@ -107,11 +118,12 @@ def test_a_killed_comparison_goes_on(tmp_path):
     rng = np.random.default_rng(4)
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     own = ("experiment=smoke", "total_steps=4", "checkpoint_every=1", "workers=1")
-    seconds = seconds_of("compare", *own, f"run_dir={whole}")
+    log = tmp_path / "stderr"
+    seconds = seconds_of(log, "compare", *own, f"run_dir={whole}")
     num_kills = 0
-    for _ in range(12 * NUM_KILLS):  # a busy machine ends some before they are killed
+    for _ in range(4 * NUM_KILLS):
         num_kills += kill_after(
-            seconds * float(rng.uniform(0.3, 0.8)), "compare", *own, f"run_dir={killed}"
+            seconds * float(rng.uniform(0, 0.8)), log, "compare", *own, f"run_dir={killed}"
         )
         for cell in killed.glob("*/seed0"):
             for checkpoint in list_checkpoints(cell / "checkpoints").values():
